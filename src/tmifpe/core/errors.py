@@ -1,0 +1,40 @@
+"""The errors a user can meet. Each carries one sentence that says what is wrong and what to do."""
+
+from __future__ import annotations
+
+__all__ = ["InputError", "MissingExtra", "did_you_mean"]
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """The caller gave something that cannot work. The command line prints it and exits with 2."""
+
+
+class MissingExtra(InputError):
+    """A feature needs an optional dependency that is not installed.
+
+    >>> raise MissingExtra("ONNX models", "onnx")
+    Traceback (most recent call last):
+    ...
+    tmifpe.core.errors.MissingExtra: ONNX models need an optional dependency: pip install 'tmifpe[onnx]'
+    """
+
+    def __init__(self, what: str, extra: str, cause: str = "") -> None:
+        super().__init__(
+            f"{what} need an optional dependency: pip install 'tmifpe[{extra}]'"
+            + (f" ({cause})" if cause else "")
+        )
+
+
+def did_you_mean(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for an unknown name: the nearest known one, then all of them.
+
+    >>> print(did_you_mean("loss", "tmipfe", ["ce", "tmifpe"]))
+    unknown loss 'tmipfe'; did you mean 'tmifpe'? Known: ce, tmifpe
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else "."
+    return InputError(f"unknown {kind} {name!r}{hint} Known: {', '.join(names)}")

@@ -1,0 +1,88 @@
+"""The one spelling of a configured thing: `name(option=value, ...)`, e.g. `tmifpe(t_rule=one-step)`."""
+
+from __future__ import annotations
+
+__all__ = ["build", "parse", "spell", "split_list"]
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from tmifpe.core.errors import InputError
+from tmifpe.core.registry import Registry
+
+T = TypeVar("T")
+
+_FORM = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+
+
+def parse(text: str) -> tuple[str, dict[str, Any]]:
+    """Split `name(a=1,b=x)` into its name and options; numbers, true/false/none become values.
+
+    >>> parse("mifpe(T=10)")
+    ('mifpe', {'T': 10})
+    >>> parse("ce")
+    ('ce', {})
+    """
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise InputError(f"cannot read {text!r}; write it as name or name(option=value, ...)")
+    name, inside = match.groups()
+    options: dict[str, Any] = {}
+    for part in (inside or "").split(","):
+        if not part.strip():
+            continue
+        key, equals, value = part.partition("=")
+        key = key.strip()
+        if not equals or not key.isidentifier():
+            raise InputError(f"cannot read option {part.strip()!r} of {name!r}; write option=value")
+        if key in options:
+            raise InputError(f"option {key!r} of {name!r} is given twice")
+        options[key] = _value(value.strip())
+    return name, options
+
+
+def split_list(text: str) -> list[str]:
+    """Split a comma-separated list, leaving commas inside parentheses alone.
+
+    >>> split_list("ce, tmifpe(t_rule=1.5,lam=87), cw")
+    ['ce', 'tmifpe(t_rule=1.5,lam=87)', 'cw']
+    """
+    parts = re.split(r",(?![^()]*\))", text)
+    return [part.strip() for part in parts if part.strip()]
+
+
+def build(registry: Registry[type[T]], text: str) -> T:
+    """Make the configured dataclass that `text` spells, from the class registered under its name."""
+    name, options = parse(text)
+    cls = registry.get(name)
+    known = [f.name for f in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
+    for key in options:
+        if key not in known:
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise InputError(f"{registry.kind} {name!r} has no option {key!r}; {takes}")
+    try:
+        return cls(**options)
+    except TypeError as error:
+        raise InputError(f"bad option for {registry.kind} {name!r}: {error}") from error
+
+
+def spell(name: str, options: Mapping[str, Any]) -> str:
+    """The inverse of `parse`, in a canonical order: what is stored, hashed and shown."""
+    if not options:
+        return name
+    inside = ",".join(f"{key}={options[key]}" for key in sorted(options))
+    return f"{name}({inside})"
+
+
+def _value(text: str) -> Any:
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,64 @@
+"""Random numbers that belong to an example, not to a batch.
+
+The stream of an example is a function of (seed, example index, stage, restart) alone, so a random start does
+not depend on batch size, order, shard, engine or device. A counter-based integer hash (splitmix64) does this
+for a whole batch at once; `torch.Generator` would need one generator and one kernel launch per example, and
+gives other numbers on other devices.
+"""
+
+from __future__ import annotations
+
+__all__ = ["normal", "uniform"]
+
+import math
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+def uniform(seed: int, indices: Tensor, stage: int, restart: int, shape: tuple[int, ...]) -> Tensor:
+    """Uniform numbers in [0, 1), float32 with 24 random bits, one row of `shape` per example index.
+
+    >>> a = uniform(0, torch.tensor([3, 5]), 0, 0, (2,)); b = uniform(0, torch.tensor([5]), 0, 0, (2,))
+    >>> bool((a[1] == b[0]).all())
+    True
+    """
+    count = math.prod(shape)
+    key = _scalar_mix(_scalar_mix(_scalar_mix(seed) ^ (stage & _MASK)) ^ (restart & _MASK))
+    rows = _mix(indices.to(torch.int64) ^ _signed(key))
+    counter = torch.arange(1, count + 1, device=indices.device, dtype=torch.int64) * _signed(_GOLDEN)
+    bits = _mix(rows[:, None] + counter[None, :])
+    return (_shift(bits, 40).to(torch.float32) * 2.0**-24).reshape(len(indices), *shape)
+
+
+def normal(seed: int, indices: Tensor, stage: int, restart: int, shape: tuple[int, ...]) -> Tensor:
+    """Standard normal numbers by Box and Muller, from the same kind of stream."""
+    pair = uniform(seed, indices, stage, restart, (2, *shape))
+    # 1 - u lies in (0, 1], so the logarithm is finite.
+    return torch.sqrt(-2.0 * torch.log(1.0 - pair[:, 0])) * torch.cos((2.0 * math.pi) * pair[:, 1])
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Logical right shift: int64's own shift copies the sign bit."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """The splitmix64 finaliser on int64, whose products wrap modulo 2^64."""
+    x = (x ^ _shift(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _shift(x, 31)
+
+
+def _scalar_mix(x: int) -> int:
+    x = (x + _GOLDEN) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 64) if x >= 1 << 63 else x

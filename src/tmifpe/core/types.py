@@ -1,0 +1,110 @@
+"""The nouns of the toolkit: what an attacker may do, what an attack is given, what a model and data are."""
+
+from __future__ import annotations
+
+__all__ = ["Classifier", "Data", "Logits", "Model", "Threat"]
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from torch import Tensor
+
+from tmifpe.core.errors import InputError
+
+Logits: TypeAlias = Tensor
+"""(n, K): one row per example, one column per class, before any softmax."""
+
+Model: TypeAlias = Callable[[Tensor], Tensor]
+"""An `nn.Module` or any callable from images (n, C, H, W) to logits (n, K)."""
+
+
+@dataclass(frozen=True)
+class Threat:
+    """What the attacker may do: move an image by at most `eps` in `norm`, inside the box [low, high].
+
+    >>> Threat("linf", "8/255").eps == 8 / 255
+    True
+    """
+
+    norm: str
+    eps: float
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "norm", str(self.norm).lower())
+        for name in ("eps", "low", "high"):
+            object.__setattr__(self, name, _number(name, getattr(self, name)))
+        if self.eps < 0:
+            raise InputError(f"eps must not be negative, got {self.eps}")
+        if not self.low < self.high:
+            raise InputError(f"the box needs low < high, got [{self.low}, {self.high}]")
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A model as a source hands it over: to logits, on images in [0, 1], normalisation inside.
+
+    `identity` tells two models apart: it covers the weights and, for a user's factory, its file.
+    Unknown facts are None, and then not checked against the data.
+    """
+
+    module: Model
+    name: str
+    identity: str
+    classes: int | None = None
+    input_shape: tuple[int, int, int] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+@runtime_checkable
+class Data(Protocol):
+    """Labelled images in a stable order, read in pieces so that large sets need not fit in memory.
+
+    The index of an example is its position in the full source; a subset keeps its indices.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def identity(self) -> str:
+        """A hash that changes when the images or labels change."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(C, H, W) of one image."""
+        ...
+
+    @property
+    def classes(self) -> int | None:
+        """How many classes the labels come from, where that is known without reading them all."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def fetch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Images (n, C, H, W), floating, in [0, 1]; labels (n,) int64."""
+        ...
+
+
+def _number(name: str, value: object) -> float:
+    """A float from a number or a text such as `8/255`."""
+    try:
+        if isinstance(value, str) and "/" in value:
+            # Numerator over denominator as floats, so that "8/255" is the very float that 8/255 is.
+            number = Fraction(value)
+            result = number.numerator / number.denominator
+        else:
+            result = float(value)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
+        raise InputError(f"{name} must be a number such as 0.3 or 8/255, got {value!r}") from None
+    if not math.isfinite(result):
+        raise InputError(f"{name} must be finite, got {value!r}")
+    return result

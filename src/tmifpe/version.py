@@ -1,0 +1,8 @@
+"""The version of the package, and of its numbers."""
+
+__all__ = ["RESULTS_VERSION", "__version__"]
+
+__version__ = "0.1.0"
+
+RESULTS_VERSION = 1
+"""Raised whenever a change of numerics could change an outcome: stored runs of another version are not resumed."""
