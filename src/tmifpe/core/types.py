@@ -66,7 +66,8 @@ class Classifier:
 class Data(Protocol):
     """Labelled images in a stable order, read in pieces so that large sets need not fit in memory.
 
-    The index of an example is its position in the full source; a subset keeps its indices.
+    `indices[p]` is the position in the full source of the example at position `p` here. A subset keeps these
+    original indices, and random starts are seeded by them; `fetch` takes positions 0 … len-1 of this (sub)set.
     """
 
     @property
@@ -87,10 +88,15 @@ class Data(Protocol):
         """How many classes the labels come from, where that is known without reading them all."""
         ...
 
+    @property
+    def indices(self) -> Sequence[int]:
+        """Where each example stands in the full source; 0 … len-1 for the full source itself."""
+        ...
+
     def __len__(self) -> int: ...
 
-    def fetch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Images (n, C, H, W), floating, in [0, 1]; labels (n,) int64."""
+    def fetch(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Images (n, C, H, W), floating, in [0, 1]; labels (n,) int64, in the order of `positions`."""
         ...
 
 
