@@ -1,0 +1,58 @@
+# `make demo` and `make test` are all one needs; everything runs in .venv, which they create on first use.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow fuzz lint types format constraints clean
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.setup-done
+EXTRAS := all
+# -qq: errors only.
+PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP) ## create .venv with the package, its extras and the test tools, pinned by constraints.txt
+
+$(STAMP): pyproject.toml constraints.txt requirements-dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "tmifpe needs Python 3.10 or newer: make setup PYTHON=python3.12")'
+	@echo "Setting up $(VENV) (once; some minutes if packages must be downloaded) ..."
+# Where python3 comes without ensurepip (Debian without python3-venv), pip itself puts pip into the environment.
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) > /dev/null 2>&1 || { \
+	  $(PYTHON) -m venv --without-pip --clear $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install -qq pip; }
+# torch comes first and alone: what follows is then resolved around the build that is there (on disk, or the CPU
+# build of an index given in PIP_EXTRA_INDEX_URL) and never replaces it by another one.
+	@$(PIP) torch
+	@$(PIP) -r requirements-dev.txt -e '.[$(EXTRAS)]'
+	@touch $(STAMP)
+
+demo: setup ## the bundled models under all losses: a table, a figure, and what they show
+	@$(BIN)/tmifpe demo
+
+test: setup ## the tests (a few minutes)
+	@$(BIN)/python -m pytest -m 'not slow'
+
+test-slow: setup ## full rows, killed runs, long fuzzing, memory
+	@$(BIN)/python -m pytest -m slow
+
+fuzz: setup ## property-based tests with many more cases
+	@$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=fuzz
+
+lint: setup ## style and common mistakes
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: setup ## static types
+	@$(BIN)/pyright
+
+format: setup ## rewrite the files in the house style
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format .
+
+constraints: setup ## pin the versions that are installed now
+	@$(BIN)/python scripts/freeze_constraints.py
+
+clean: ## remove .venv and everything generated
+	rm -rf $(VENV) build dist demo .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
