@@ -1,0 +1,10 @@
+"""Data sources, by name: labelled images in [0, 1], in a stable order, read lazily where they are many."""
+
+from __future__ import annotations
+
+__all__ = ["DATA", "as_data", "load_data", "read_indices", "subset"]
+
+from tmifpe.data.catalogue import DATA
+from tmifpe.data.load import load_data
+from tmifpe.data.subset import read_indices, subset
+from tmifpe.data.wrap import as_data

@@ -1,0 +1,108 @@
+"""What every data source promises: images in [0, 1], labels that are class numbers, sizes that can be held."""
+
+from __future__ import annotations
+
+__all__ = ["MAX_BYTES", "as_images", "check_images", "check_labels", "check_size", "existing"]
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tmifpe.core.errors import InputError
+
+MAX_BYTES = 8 << 30
+"""The most that one array of a file may declare: 8 GiB. Larger sets belong in a folder, which is read lazily."""
+
+
+def check_size(what: str, shape: tuple[int, ...], itemsize: int) -> int:
+    """The bytes an array of that shape takes; refused before anything is allocated when a header claims too much."""
+    if any(side < 0 for side in shape):
+        raise InputError(f"{what} declares a negative size {shape}; the file is damaged")
+    size = prod(shape) * itemsize
+    if size > MAX_BYTES:
+        raise InputError(f"{what} declares {size / 2**30:.1f} GiB; at most {MAX_BYTES >> 30} GiB are read into memory")
+    return size
+
+
+def as_images(images: Any, what: str) -> Tensor:
+    """Any array of images as a tensor (n, ...), detached: uint8 (0 … 255) or floating, at least 2-D, not empty."""
+    tensor = _tensor(images, f"the images of {what}")
+    if tensor.ndim < 2:
+        raise InputError(f"the images of {what} must have shape (n, C, H, W), got {tuple(tensor.shape)}")
+    if tensor.numel() == 0:
+        raise InputError(f"{what} is empty (images of shape {tuple(tensor.shape)}); nothing to evaluate")
+    if tensor.dtype != torch.uint8 and not tensor.dtype.is_floating_point:
+        raise InputError(
+            f"the images of {what} are {_word(tensor.dtype)}; give uint8 in 0 … 255 or floating numbers in [0, 1]"
+        )
+    if tensor.ndim == 4 and tensor.shape[1] > 4 and tensor.shape[3] in (1, 3, 4):
+        raise InputError(
+            f"the images of {what} have shape {tuple(tensor.shape)}, which looks like channels last; "
+            "store them as (n, C, H, W)"
+        )
+    return tensor
+
+
+def check_images(images: Tensor, what: str) -> Tensor:
+    """Images as a model gets them: uint8 scaled to [0, 1] in float32, floating ones checked and left as they are."""
+    if images.dtype == torch.uint8:
+        return images.to(torch.float32).div_(255)  # the very floats of torchvision's ToTensor
+    low, high = (float(edge) for edge in torch.aminmax(images.detach()))
+    if low != low or high != high or max(-low, high) == float("inf"):
+        raise InputError(f"the images of {what} hold NaN or infinite values")
+    if low < 0 or high > 1:
+        raise InputError(
+            f"the images of {what} must lie in [0, 1] but reach from {low:.4g} to {high:.4g}; scale them, and let "
+            "normalisation happen inside the model (--mean and --std)"
+        )
+    return images
+
+
+def check_labels(labels: Any, n: int, what: str) -> Tensor:
+    """Labels as int64 (n,): whole numbers from 0."""
+    tensor = _tensor(labels, f"the labels of {what}")
+    if tensor.ndim != 1:
+        raise InputError(f"the labels of {what} must be class numbers of shape (n,), got shape {tuple(tensor.shape)}")
+    if tensor.dtype == torch.bool or tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+        raise InputError(f"the labels of {what} must be integers, got {_word(tensor.dtype)}")
+    if len(tensor) != n:
+        raise InputError(f"{what} has {n} images but {len(tensor)} labels")
+    tensor = tensor.to(torch.int64)
+    if n and int(tensor.min()) < 0:
+        raise InputError(f"the labels of {what} must not be negative, got {int(tensor.min())}")
+    return tensor
+
+
+def existing(where: str, source: str, *, folder: bool) -> Path:
+    """The path a user named, as a file or folder that is there."""
+    kind = "folder" if folder else "file"
+    if not where:
+        raise InputError(f"{source} needs a {kind}: write {source}:{'DIR' if folder else 'FILE'}")
+    path = Path(where).expanduser()
+    try:
+        found = path.is_dir() if folder else path.is_file()
+    except (OSError, ValueError):  # a name too long, or with a null byte
+        found = False
+    if not found:
+        raise InputError(f"no such {kind}: {where} (from {source}:{where})")
+    return path
+
+
+def _tensor(array: Any, what: str) -> Tensor:
+    if isinstance(array, Tensor):
+        return array.detach()
+    try:
+        values = np.asarray(array)
+        # A copy where torch could not share the memory: read-only, byte-swapped or negatively strided arrays.
+        values = np.require(values, values.dtype.newbyteorder("="), ["C", "W"])
+        return torch.from_numpy(values)
+    except (TypeError, ValueError):
+        raise InputError(f"{what} must be a tensor or an array of numbers, got {type(array).__name__}") from None
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

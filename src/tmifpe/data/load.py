@@ -1,0 +1,30 @@
+"""From the text of `--data` to data."""
+
+from __future__ import annotations
+
+__all__ = ["load_data"]
+
+from collections.abc import Sequence
+
+from tmifpe.core.errors import InputError
+from tmifpe.core.types import Data
+from tmifpe.data.catalogue import DATA
+from tmifpe.data.subset import subset
+
+
+def load_data(text: str, *, indices: Sequence[int | str] | None = None, limit: int | None = None) -> Data:
+    """The data that `text` names, e.g. `mnist:DIR`; of it the given indices; of those the first `limit`.
+
+    >>> load_data("digits", limit=3).indices
+    [0, 1, 2]
+    """
+    scheme, _, where = text.strip().partition(":")
+    data = DATA.get(scheme)(where)
+    if indices is not None:
+        data = subset(data, indices)
+    if limit is not None:
+        if limit < 1:
+            raise InputError(f"the limit must be at least 1, got {limit}")
+        if limit < len(data):
+            data = subset(data, range(limit))
+    return data

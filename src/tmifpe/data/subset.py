@@ -1,0 +1,107 @@
+"""A part of the data that remembers where it came from."""
+
+from __future__ import annotations
+
+__all__ = ["Subset", "read_indices", "subset"]
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tmifpe.core.errors import InputError
+from tmifpe.core.hashing import digest
+from tmifpe.core.types import Data
+from tmifpe.data.checks import existing
+
+
+class Subset:
+    """Some examples of `data`, in a given order, with their original indices."""
+
+    def __init__(self, data: Data, positions: Sequence[int]) -> None:
+        self._data = data
+        self._positions = list(positions)
+        self.name = data.name
+
+    @cached_property
+    def identity(self) -> str:
+        return digest([self._data.identity, torch.tensor(self._positions)])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._data.shape
+
+    @property
+    def classes(self) -> int | None:
+        return self._data.classes
+
+    @cached_property
+    def indices(self) -> Sequence[int]:
+        full = self._data.indices
+        return [int(full[position]) for position in self._positions]
+
+    @property
+    def labels(self) -> Tensor | None:
+        """The labels where they are at hand without reading images, else None."""
+        labels: Tensor | None = getattr(self._data, "labels", None)
+        return None if labels is None else labels[torch.tensor(self._positions, device=labels.device)]
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def fetch(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+        return self._data.fetch([self._positions[int(position)] for position in positions])
+
+
+def subset(data: Data, indices: Sequence[int | str]) -> Data:
+    """The examples at these positions of `data`, in this order; a text names a file of an image folder.
+
+    Positions are those of `data` itself; the result carries the indices of the full source.
+    """
+    positions = [_position(data, index) for index in indices]
+    if not positions:
+        raise InputError(f"the subset of {data.name} is empty; nothing to evaluate")
+    if len(set(positions)) < len(positions):
+        seen: set[int] = set()
+        double = next(p for p in positions if p in seen or seen.add(p))
+        raise InputError(f"index {double} of {data.name} is given twice; each example counts once")
+    return Subset(data, positions)
+
+
+def read_indices(path: str | Path) -> list[int | str]:
+    """The indices in a file: `.npy`, or text with numbers (one per line or with commas) or, for image folders,
+    names such as `n01440764/ILSVRC2012_val_00000293.JPEG`. A `#` starts a comment."""
+    file = existing(str(path), "--indices", folder=False)
+    try:
+        if file.suffix == ".npy":
+            array = np.load(file, allow_pickle=False)
+            if array.ndim != 1 or array.dtype.kind not in "iu":
+                raise InputError(f"{path} must hold whole numbers of shape (n,), got {array.dtype} {array.shape}")
+            return [int(value) for value in array]
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, EOFError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot read indices from {path}: {error}") from error
+    words = [word.strip() for line in lines for word in line.partition("#")[0].split(",")]
+    found = [int(word) if word.lstrip("+-").isdecimal() else word for word in words if word]
+    if not found:
+        raise InputError(f"{path} holds no indices")
+    return found
+
+
+def _position(data: Data, index: int | str) -> int:
+    if isinstance(index, str):
+        locate = getattr(data, "locate", None)
+        if locate is None:
+            raise InputError(f"{index!r} is not an index; {data.name} has no file names, give whole numbers")
+        return locate(index)
+    position = int(index)
+    if not 0 <= position < len(data):
+        raise InputError(
+            f"index {position} is outside {data.name}, which has {len(data)} examples (0 … {len(data) - 1})"
+        )
+    return position

@@ -1,0 +1,108 @@
+"""What a Python caller hands over, as data: tensors, a Dataset, a DataLoader."""
+
+from __future__ import annotations
+
+__all__ = ["as_data", "as_image", "as_label", "dataset_item"]
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset, default_collate
+
+from tmifpe.core.errors import InputError
+from tmifpe.core.types import Data
+from tmifpe.data.arrays import ArrayData, Item, LazyData
+
+
+def as_data(data: Any, *, name: str | None = None) -> Data:
+    """`(x, y)`, a torch `Dataset` or `DataLoader`, or something that already is `Data`, as `Data`.
+
+    A Dataset is read lazily. So is a DataLoader that goes through its dataset in order; any other is read once, in
+    its own order, and held in memory. uint8 images are scaled to [0, 1]; floating ones keep their dtype.
+
+    >>> len(as_data((torch.rand(4, 1, 8, 8), torch.tensor([1, 2, 3, 4]))))
+    4
+    """
+    if callable(getattr(data, "fetch", None)) and hasattr(data, "__len__"):
+        return cast(Data, data)
+    if isinstance(data, DataLoader):
+        in_order = isinstance(data.sampler, SequentialSampler) and data.collate_fn is default_collate
+        if not in_order or data.drop_last or isinstance(data.dataset, IterableDataset):
+            return _read_once(data, name or "data loader")
+        data = data.dataset
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        data = data.tensors
+    if (
+        isinstance(data, tuple | list)
+        and len(data) == 2
+        and all(isinstance(part, Tensor | np.ndarray) for part in data)
+    ):
+        return ArrayData(data[0], data[1], name=name or "tensors")
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        return LazyData(dataset_item(data), _length(data), name or type(data).__name__)
+    raise InputError(
+        f"data must be tensors (x, y), a torch Dataset or a DataLoader, got {type(data).__name__}; "
+        "a name such as 'mnist:DIR' is read by tmifpe.data.load_data"
+    )
+
+
+def dataset_item(data: Dataset[Any]) -> Item:
+    """One example of a Dataset as an image tensor and a label; PIL images and arrays become tensors."""
+
+    def item(position: int) -> tuple[Tensor, int]:
+        example = data[position]
+        if not isinstance(example, tuple | list) or len(example) < 2:
+            raise InputError(f"example {position} of {type(data).__name__} is not a pair (image, label)")
+        return as_image(example[0]), as_label(example[1])
+
+    return item
+
+
+def as_image(image: Any) -> Tensor:
+    """A tensor as it is; a PIL image or an array (H, W[, C]) of bytes as uint8 (C, H, W)."""
+    if isinstance(image, Tensor):
+        return image.detach()
+    array = np.array(image)
+    if array.ndim == 2:
+        array = array[..., None]
+    if array.ndim != 3 or array.dtype != np.uint8:
+        raise InputError(f"an image must be a tensor (C, H, W) or a picture of bytes, got {type(image).__name__}")
+    return torch.from_numpy(np.ascontiguousarray(array.transpose(2, 0, 1)))
+
+
+def as_label(label: Any) -> int:
+    try:
+        if float(label) == int(label):
+            return int(label)
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    raise InputError(f"a label must be a whole number, got {label!r}")
+
+
+def _length(data: Dataset[Any]) -> int:
+    try:
+        return len(cast(Any, data))
+    except TypeError:
+        raise InputError(f"{type(data).__name__} has no length; give a Dataset with __len__") from None
+
+
+def _read_once(loader: DataLoader[Any], name: str) -> Data:
+    images: list[Tensor] = []
+    labels: list[Tensor] = []
+    # Iterating a loader draws a seed from the global generator; the caller's must be as it was.
+    with torch.random.fork_rng(devices=[]):
+        for batch in loader:
+            if not isinstance(batch, tuple | list) or len(batch) < 2:
+                raise InputError(f"{name} must give pairs (images, labels), got {type(batch).__name__}")
+            label = torch.as_tensor(batch[1])
+            single = label.ndim == 0  # a loader without batching
+            images.append(torch.as_tensor(batch[0])[None] if single else torch.as_tensor(batch[0]))
+            labels.append(label[None] if single else label)
+    if not images:
+        raise InputError(f"{name} is empty; nothing to evaluate")
+    try:
+        return ArrayData(torch.cat(images), torch.cat(labels), name=name)
+    except RuntimeError as error:
+        raise InputError(f"the batches of {name} do not fit together: {error}") from error
