@@ -42,7 +42,7 @@ def hash_file(path: Path) -> str:
     return sha.hexdigest()[:_SHORT]
 
 
-def _raw(tensor: Tensor) -> memoryview:
+def _raw(tensor: Tensor) -> bytes | memoryview:
     """The bytes of a tensor, whatever its dtype: bfloat16 and float8 have no numpy twin, but all view as uint8."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
+    return flat.view(torch.uint8).numpy().data

@@ -41,9 +41,13 @@ class ArrayData:
         if classes is not None and int(self.labels.max()) >= classes:
             raise InputError(f"{name} has label {int(self.labels.max())} but only {classes} classes, counted from 0")
 
-    @cached_property
+    @property
     def identity(self) -> str:
         """Over the bytes of the images and labels: the same for any file format that holds them."""
+        return self._identity
+
+    @cached_property
+    def _identity(self) -> str:
         return digest([self._images, self.labels])
 
     @property
@@ -80,8 +84,12 @@ class LazyData:
         if self.length < 1:
             raise InputError(f"{self.name} is empty; nothing to evaluate")
 
-    @cached_property
+    @property
     def identity(self) -> str:
+        return self._identity
+
+    @cached_property
+    def _identity(self) -> str:
         if self.stamp is not None:
             return self.stamp
         stride = 1
@@ -90,8 +98,12 @@ class LazyData:
         pieces = (self.fetch([position]) for position in range(0, self.length, stride))
         return digest([str(self.length), *(digest(piece) for piece in pieces)])
 
-    @cached_property
+    @property
     def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    @cached_property
+    def _shape(self) -> tuple[int, ...]:
         return tuple(self.item(0)[0].shape)
 
     @property

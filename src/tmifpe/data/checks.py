@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["MAX_BYTES", "as_images", "check_images", "check_labels", "check_size", "existing"]
 
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ def check_images(images: Tensor, what: str) -> Tensor:
     if images.dtype == torch.uint8:
         return images.to(torch.float32).div_(255)  # the very floats of torchvision's ToTensor
     low, high = (float(edge) for edge in torch.aminmax(images.detach()))
-    if low != low or high != high or max(-low, high) == float("inf"):
+    if not (isfinite(low) and isfinite(high)):
         raise InputError(f"the images of {what} hold NaN or infinite values")
     if low < 0 or high > 1:
         raise InputError(

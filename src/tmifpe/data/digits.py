@@ -22,8 +22,8 @@ def digits(where: str) -> Data:
         raise InputError(f"digits has the splits test and train, not {where!r}")
     from sklearn.datasets import load_digits
 
-    bunch = load_digits()
+    pixels, labels = load_digits(return_X_y=True)
     part = slice(None, -_TEST) if where == "train" else slice(-_TEST, None)
-    images = (bunch.images[part, None] / 16).astype(np.float32)
+    images = (np.asarray(pixels)[part].reshape(-1, 1, 8, 8) / 16).astype(np.float32)
     name = "digits:train" if where == "train" else "digits"
-    return ArrayData(images, bunch.target[part], name=name, classes=10)
+    return ArrayData(images, np.asarray(labels)[part], name=name, classes=10)

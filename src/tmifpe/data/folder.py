@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["FolderData", "imagefolder", "imagenet", "imagenet_bicubic"]
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,10 +56,8 @@ def imagenet_bicubic(where: str) -> Data:
 
 def _folder(where: str, source: str, transform: Callable[[Any], Any], classes: int | None = None) -> Data:
     root = existing(where, source, folder=True)
-    try:
-        import PIL.Image  # noqa: F401  # asked for now, so that a missing extra shows before any work
-    except ImportError as error:
-        raise MissingExtra("image folders", "images") from error
+    if importlib.util.find_spec("PIL") is None:  # asked now, so that a missing extra shows before any work
+        raise MissingExtra("image folders", "images")
     if classes is not None and (root / "val").is_dir():
         root = root / "val"
     folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))

@@ -24,10 +24,16 @@ class Subset:
     def __init__(self, data: Data, positions: Sequence[int]) -> None:
         self._data = data
         self._positions = list(positions)
+        full = data.indices
+        self._indices = [int(full[position]) for position in self._positions]
         self.name = data.name
 
-    @cached_property
+    @property
     def identity(self) -> str:
+        return self._identity
+
+    @cached_property
+    def _identity(self) -> str:
         return digest([self._data.identity, torch.tensor(self._positions)])
 
     @property
@@ -38,10 +44,9 @@ class Subset:
     def classes(self) -> int | None:
         return self._data.classes
 
-    @cached_property
+    @property
     def indices(self) -> Sequence[int]:
-        full = self._data.indices
-        return [int(full[position]) for position in self._positions]
+        return self._indices
 
     @property
     def labels(self) -> Tensor | None:
