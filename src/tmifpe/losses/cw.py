@@ -1,0 +1,32 @@
+"""The loss of Carlini and Wagner: the margin itself."""
+
+from __future__ import annotations
+
+__all__ = ["CW"]
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from tmifpe.core.numerics import compute_dtype, margin
+from tmifpe.losses.loss import check_classes, keep_usable
+
+
+@dataclass(frozen=True)
+class CW:
+    """max_{i != y} z_i - z_y, targeted z_t - max_{i != t} z_i; tied rivals share the gradient evenly.
+
+    No exponential, so nothing under- or overflows in any dtype; but only one rival is ever seen. It is the limit
+    of T-MIFPE as t grows (eq:untargeted_obj_unsuccess is what both maximise).
+    """
+
+    name: ClassVar[str] = "cw"
+
+    def min_classes(self, targeted: bool) -> int:  # noqa: ARG002
+        return 2
+
+    def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
+        check_classes(self, logits, targets is not None)
+        z, usable = keep_usable(logits.to(compute_dtype(logits.dtype)))
+        return margin(z, labels, targets).masked_fill(~usable, 0.0)

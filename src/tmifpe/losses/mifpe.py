@@ -1,0 +1,40 @@
+"""MIFPE: cross-entropy of the logits divided by their gap, with a fixed scale."""
+
+from __future__ import annotations
+
+__all__ = ["MIFPE"]
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from tmifpe.core.numerics import compute_dtype
+from tmifpe.losses.loss import aim_of, check_classes, positive
+from tmifpe.losses.scaled import attached, rows_of
+
+
+@dataclass(frozen=True)
+class MIFPE:
+    """CE(T z/Delta, y) (eq3), Delta = z_1 - z_2 detached; targeted its negative.
+
+    Shifted before it is scaled, and the gradient carries no factor T/Delta: see `losses/scaled.py`.
+    """
+
+    T: float = 1.0
+    name: ClassVar[str] = "mifpe"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "T", positive("mifpe", "T", self.T))
+
+    def min_classes(self, targeted: bool) -> int:  # noqa: ARG002
+        return 2
+
+    def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
+        check_classes(self, logits, targets is not None)
+        z = logits.to(compute_dtype(logits.dtype))
+        with torch.no_grad():
+            rows = rows_of(z, aim_of(labels, targets))
+            t = z.new_full((len(z),), self.T)
+        return attached(z, rows, t, targets is not None)

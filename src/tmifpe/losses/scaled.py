@@ -1,0 +1,85 @@
+"""The arithmetic that MIFPE and T-MIFPE share: cross-entropy of t z/Delta, shifted first and then scaled.
+
+F.cross_entropy(t z/Delta) rounds logits that are large beside Delta and loses u t |z|/Delta in every exponent;
+z - z_max is exact near the boundary, so the exponents here are right to a few units in the last place for any gap.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Rows", "attached", "choose_t", "rows_of"]
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tmifpe.core.numerics import attach_gradient, safe_gap
+from tmifpe.theory.solver import T_TWO, one_step_t, solve_t
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Logits r = (z - z_max)/Delta <= 0 of each row (n, K), seen from the class `aim` that the loss names (n, 1)."""
+
+    r: Tensor
+    aim: Tensor
+    own: Tensor  # r of the aim, (n, 1)
+    tie: Tensor  # the two largest logits are equal, (n,)
+    usable: Tensor  # no NaN, no +inf, (n,)
+
+    @property
+    def top(self) -> Tensor:
+        """The aim is the largest, alone or tied (n,): scenario u_u or t_s."""
+        return self.own[:, 0] == 0
+
+
+def rows_of(z: Tensor, aim: Tensor) -> Rows:
+    """Shift by the top logit, then divide by Delta = z_1 - z_2. -inf stays -inf: a class without weight."""
+    first, second = torch.topk(z, 2, dim=1).values.split(1, dim=1)
+    r = (z - first) / safe_gap(first, second)
+    column = aim[:, None]
+    # topk puts NaN and +inf first, and -inf only where nothing is finite.
+    return Rows(r, column, r.gather(1, column), (first == second)[:, 0], torch.isfinite(first)[:, 0])
+
+
+def choose_t(rows: Rows, t_rule: str | float, lam: float) -> Tensor:
+    """t (n,): eq:t_star solved in u_u and t_s; max(1, lambda Delta/(z_1 - z_y)), eq:increase_t_star, in u_s and t_u."""
+    top = rows.top
+    if bool(top.all()):
+        return _top_t(rows.r, rows.aim, rows.tie, t_rule)
+    t = (-lam / rows.own[:, 0]).clamp(min=1.0)
+    some = top.nonzero()[:, 0]
+    if len(some):
+        t[some] = _top_t(rows.r[some], rows.aim[some], rows.tie[some], t_rule)
+    return t
+
+
+def _top_t(r: Tensor, aim: Tensor, tie: Tensor, t_rule: str | float) -> Tensor:
+    classes = r.shape[1]
+    if not isinstance(t_rule, str):
+        return r.new_full((len(r),), t_rule)
+    if t_rule == "exact" and classes == 2:
+        return r.new_full((len(r),), T_TWO)
+    d = (-r).scatter_(1, aim, torch.inf)
+    t = solve_t(d, classes) if t_rule == "exact" else one_step_t(d)
+    return torch.where(tie, T_TWO, t)
+
+
+def attached(z: Tensor, rows: Rows, t: Tensor, targeted: bool) -> Tensor:
+    """CE(c z, aim) per row (negated if targeted), c = t/Delta, with gradient p - e_aim: that of CE divided by c.
+
+    Without c no gap, however small or large, can over- or underflow, and each row's direction is the same. The
+    aim's own weight is minus the sum of the others, so nothing cancels, and the weights sum to 0.
+    """
+    e = torch.exp(rows.r * t[:, None])
+    own = e.gather(1, rows.aim)
+    others = e.scatter_(1, rows.aim, 0.0)
+    so = others.sum(dim=1, keepdim=True)
+    total = so + own
+    weights = (others / total).scatter_(1, rows.aim, -so / total)
+    high = torch.log1p(so)
+    low = torch.log(total) - rows.own * t[:, None]
+    value = torch.where(rows.own == 0, high, low)[:, 0]
+    value = torch.where(rows.usable, value, 0.0)
+    weights = torch.where(rows.usable[:, None], weights, 0.0)
+    return attach_gradient(z, -value, -weights) if targeted else attach_gradient(z, value, weights)

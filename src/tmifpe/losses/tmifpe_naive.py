@@ -1,0 +1,54 @@
+"""T-MIFPE literally as printed, so that anyone can measure what the arithmetic costs."""
+
+from __future__ import annotations
+
+__all__ = ["TMIFPENaive"]
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tmifpe.core.numerics import compute_dtype, is_usable
+from tmifpe.losses.loss import aim_of, check_classes, keep_usable, positive
+from tmifpe.losses.scaled import choose_t, rows_of
+from tmifpe.losses.tmifpe import check_t_rule
+from tmifpe.theory.formats import lam_of
+
+
+@dataclass(frozen=True)
+class TMIFPENaive:
+    """F.cross_entropy(t* z/Delta, y) (eq15, eq16), in the dtype of the logits, by autograd with t* and Delta detached.
+
+    The t* is that of `tmifpe`. The gradient carries the factor c = t*/Delta and errs by about u t* |z|/Delta. Where
+    the printed formula is not a number (an exact tie, an overflow) the row has value and gradient 0.
+    """
+
+    t_rule: str | float = "exact"
+    lam: float | None = None
+    name: ClassVar[str] = "tmifpe-naive"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "t_rule", check_t_rule(self.name, self.t_rule))
+        if self.lam is not None:
+            object.__setattr__(self, "lam", positive(self.name, "lam", self.lam))
+
+    def min_classes(self, targeted: bool) -> int:  # noqa: ARG002
+        return 2
+
+    def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
+        check_classes(self, logits, targets is not None)
+        aim = aim_of(labels, targets)
+        with torch.no_grad():
+            rows = rows_of(logits.to(compute_dtype(logits.dtype)), aim)
+            lam = lam_of(logits.dtype) if self.lam is None else self.lam
+            t = choose_t(rows, self.t_rule, lam).to(logits.dtype)[:, None]
+            first, second = torch.topk(logits, 2, dim=1).values.split(1, dim=1)
+            gap = first - second
+            usable = is_usable(t * logits / gap)
+        z, _ = keep_usable(logits)
+        scaled = t * z.masked_fill(~usable[:, None], 0.0) / torch.where(usable[:, None], gap, 1.0)
+        value = functional.cross_entropy(scaled, aim, reduction="none").masked_fill(~usable, 0.0)
+        return value if targets is None else -value

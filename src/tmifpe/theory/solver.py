@@ -1,0 +1,175 @@
+"""t*: the scale that maximises g(t) = c (1 - p_1) in the scenarios u_u and t_s, for whole batches at once.
+
+With d_i = (z_1 - z_i)/Delta >= 1 over the classes below the top, q = sum exp(-t d_i) and m the mean of d under the
+weights exp(-t d_i), Delta*g = G(t) = t q/(1+q), and eq:t_star read as what it is, an implicit equation, is
+t m(t) = 1 + q(t). A root always exists; it is unique for all logits iff K <= 13; beyond that there may be several,
+and the highest is taken. Works in float32 and float64, on any device, without a loop over rows.
+"""
+
+from __future__ import annotations
+
+__all__ = ["T_TWO", "bracket", "height", "lambert_w", "local_maxima", "one_step_t", "solve_t"]
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from tmifpe.core.errors import InputError
+
+_UNIMODAL = 13  # the largest K for which G has one critical point whatever the logits
+_GRID = 64
+_WIDEN = 1e-6  # with all runners-up tied t* is the upper end itself: a step one ulp outside must not be refused
+# Beyond this ratio exp(-t d) is 0 in every dtype for every t of the bracket; finite, so that 0 * d is 0 and not NaN.
+_FAR = 1e4
+# Newton steps that reach the last digits from t = 1.2 for K <= 10, for K <= 13 (where two maxima nearly form), and from
+# a grid point; measured over random, clustered and near-degenerate rows. Fixed numbers, so a GPU is never waited for.
+_STEPS = {torch.float32: (4, 7, 4), torch.float64: (7, 10, 8)}
+_CHUNK = 1 << 20  # numbers held at once while the grid is evaluated
+
+
+def lambert_w(x: float) -> float:
+    """The w >= 0 with w e^w = x, for x >= 0, by Newton's method on w + ln w = ln x.
+
+    >>> round(1 + lambert_w(1 / math.e), 12)
+    1.278464542761
+    """
+    if x < 0:
+        raise ValueError(f"lambert_w needs x >= 0, got {x}")
+    w = math.log1p(x)  # an upper bound that is right to first order
+    for _ in range(50):
+        step = (w - x * math.exp(-w)) / (1.0 + w)
+        w -= step
+        if abs(step) <= 1e-16 * w:
+            break
+    return w
+
+
+T_TWO = 1.0 + lambert_w(1.0 / math.e)
+"""t* for two classes, whatever the logits; also used at exact ties, where t* has no meaning and w does not need it."""
+
+
+@lru_cache(maxsize=256)
+def bracket(classes: int) -> tuple[float, float]:
+    """An interval that holds t* for every row of `classes` logits: [0.70 or W(1/e), 1 + W((K-1)/e)].
+
+    >>> [round(t, 5) for t in bracket(10)]
+    [0.7, 2.101]
+    """
+    if classes < 2:
+        raise InputError("t* needs at least two classes")
+    if classes == 2:
+        return T_TWO, T_TWO
+    low = 0.70 if classes <= _UNIMODAL else lambert_w(1.0 / math.e)
+    return low, 1.0 + lambert_w((classes - 1) / math.e)
+
+
+def height(d: Tensor, t: Tensor) -> Tensor:
+    """G(t) = Delta g(t) = t q/(1+q) for ratios d (n, K-1) and scales t (n,) or (n, m)."""
+    grid = t if t.ndim == 2 else t[:, None]
+    q = torch.exp(d[:, None, :] * -grid[:, :, None]).sum(dim=2)
+    value = grid * q / (1.0 + q)
+    return value if t.ndim == 2 else value[:, 0]
+
+
+def solve_t(d: Tensor, classes: int | None = None) -> Tensor:
+    """t* (n,) for ratios d (n, K-1): each >= 1, the smallest 1; inf is allowed and has no weight.
+
+    `classes` is K where the columns of d include ones that are no rivals (then inf), e.g. the top itself.
+
+    >>> solve_t(torch.tensor([[1.0, 1.0]], dtype=torch.float64)).item() == bracket(3)[1]
+    True
+    """
+    count = d.shape[1] + 1 if classes is None else classes
+    low, high = bracket(count)
+    if count == 2:
+        return d.new_full((d.shape[0],), T_TWO)
+    # Classes first: a sum over the leading axis runs along the rows and is several times faster for few classes.
+    ratios = d.t().clamp(max=_FAR).contiguous()
+    low, high = low * (1.0 - _WIDEN), high * (1.0 + _WIDEN)
+    if count <= _UNIMODAL:
+        start, floor, ceiling = (ratios.new_full((d.shape[0],), t) for t in (1.2, low, high))
+        return _newton(ratios, start, floor, ceiling, _STEPS[d.dtype][0 if count <= 10 else 1])
+    return _highest(ratios, _log_grid(low, high, _GRID, ratios))
+
+
+def one_step_t(d: Tensor) -> Tensor:
+    """eq:t_star evaluated once at t = 1, as if it were a closed form: (1 + q)/m = Delta B (B-1)/(-S)."""
+    near = d.clamp(max=_FAR)
+    e = torch.exp(-near)
+    q = e.sum(dim=1)
+    return (1.0 + q) * q / (e * near).sum(dim=1)
+
+
+def local_maxima(d: Tensor, points: int = 4096) -> list[tuple[float, float]]:
+    """Every local maximum (t, G(t)) of one row d (K-1,), highest first, by a dense grid and Newton's method.
+
+    Every critical point lies in [1/max d, 1 + W((K-1)/e)], since t = (1+q)/m >= 1/m.
+    """
+    finite = d[torch.isfinite(d)].to(torch.float64)
+    high = bracket(len(finite) + 1)[1] * (1.0 + _WIDEN)
+    low = min(1.0 / float(finite.max()), high / 2.0) * (1.0 - _WIDEN)
+    ratios = finite[:, None]
+    grid = _log_grid(low, high, points, ratios)
+    _, t = _climb(ratios, grid)
+    top = height(finite[None], t[None])[0]
+    order = torch.argsort(top, descending=True)
+    return [(float(t[i]), float(top[i])) for i in order]
+
+
+def _newton(d: Tensor, t: Tensor, low: Tensor, high: Tensor, steps: int) -> Tensor:
+    """Newton's method in log t on L = log(t m/(1+q)) (L < 0 where G rises), bisecting where a step leaves the bracket.
+
+    d is (K-1, n); t, low and high are (n,). A step onto an end is accepted: refusing it would throw a
+    converged iterate back to the middle. NaN (no rival at all) compares false and bisects, so t stays finite.
+    """
+    one = torch.ones_like(t)  # a tensor: torch is twice as slow with a Python number, and this loop is all overhead
+    powers = torch.stack((torch.ones_like(d), d, d * d))
+    minus = -d
+    floor, ceiling = low, high
+    for k in range(steps):
+        q, s1, s2 = (powers * torch.exp(minus * t)).sum(dim=1).unbind(0)
+        tm, b = t * s1 / q, q + one
+        minus_slope = t * s2 / s1 - tm - one - tm * q / b  # slope of L in log t: 1 - t V/m + t m q/(1+q)
+        step = t * torch.exp(torch.log(tm / b) / minus_slope)
+        if k < 2:
+            # The ends are tight and not yet tried, so a step beyond them is best cut off there.
+            t = torch.minimum(torch.maximum(step, floor), ceiling)
+            continue
+        rising = tm < b
+        low, high = torch.where(rising, t, low), torch.where(rising, high, t)
+        t = torch.where((step >= low) & (step <= high), step, torch.sqrt(low * high))
+    return t
+
+
+def _log_grid(low: float, high: float, points: int, like: Tensor) -> Tensor:
+    grid = torch.linspace(math.log(low), math.log(high), points, dtype=torch.float64)
+    return torch.exp(grid).to(like)
+
+
+def _grid_heights(d: Tensor, grid: Tensor) -> Tensor:
+    """G (points, n) for ratios d (K-1, n), in pieces that bound the memory."""
+    size = max(1, _CHUNK // max(1, d.numel()))
+    q = torch.cat([torch.exp(d * -part[:, None, None]).sum(dim=1) for part in grid.split(size)])
+    return grid[:, None] * q / (1.0 + q)
+
+
+def _climb(d: Tensor, grid: Tensor) -> tuple[Tensor, Tensor]:
+    """From every local maximum of G on the grid to the one of G: the row and t of each."""
+    heights = _grid_heights(d, grid)
+    padded = torch.nn.functional.pad(heights, (0, 0, 1, 1), value=-1.0)
+    point, row = ((heights >= padded[:-2]) & (heights > padded[2:])).nonzero(as_tuple=True)
+    low, high = grid[(point - 1).clamp(min=0)], grid[(point + 1).clamp(max=len(grid) - 1)]
+    return row, _newton(d[:, row], grid[point], low, high, _STEPS[d.dtype][2])
+
+
+def _highest(d: Tensor, grid: Tensor) -> Tensor:
+    """The t of the highest local maximum of each row; of two exactly as high, the smaller t."""
+    row, t = _climb(d, grid)
+    rows = d.shape[1]
+    q = torch.exp(d[:, row] * -t).sum(dim=0)
+    top = t * q / (1.0 + q)
+    best = top.new_zeros(rows).scatter_reduce(0, row, top, "amax")
+    chosen = torch.where(top == best[row], t, torch.inf)
+    return t.new_full((rows,), torch.inf).scatter_reduce(0, row, chosen, "amin").clamp(max=float(grid[-1]))
