@@ -1,0 +1,68 @@
+"""The one place that knows of the torchvision trap, and how optional packages are imported past it.
+
+A torchvision whose compiled operators were built for another torch (say, a CPU torch beside the torchvision of the
+package registry) cannot load them, and then its own Python code asks for one: the import dies with
+`RuntimeError: operator torchvision::nms does not exist`, and takes timm, onnx2torch, transformers and robustbench
+down with it. None of these needs that operator to classify images. Declaring its signature, without any
+implementation, lets the Python side import; calling it would still fail, honestly. This is done only after an
+import has failed in exactly that way.
+"""
+
+from __future__ import annotations
+
+__all__ = ["heal_torchvision", "import_extra"]
+
+import importlib
+import importlib.util
+import warnings
+from types import ModuleType
+
+import torch
+
+from tmifpe.core.errors import MissingExtra
+
+_SYMPTOM = "operator torchvision::nms does not exist"
+_SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+_declared: list[torch.library.Library] = []  # torch forgets a declaration when its Library is collected
+
+
+def heal_torchvision() -> None:
+    """Make `import torchvision` work where it fails by the trap; without torchvision, do nothing.
+
+    Any other failure is left for the import that needs torchvision to report.
+    """
+    if importlib.util.find_spec("torchvision") is None:
+        return
+    try:
+        _quiet_import("torchvision")
+    except RuntimeError as error:
+        if _SYMPTOM in str(error):
+            if not _declared:
+                library = torch.library.Library("torchvision", "FRAGMENT")
+                library.define(f"nms{_SIGNATURE}")
+                library.define(f"qnms{_SIGNATURE}")
+                _declared.append(library)
+            _quiet_import("torchvision")
+    except ImportError:
+        return
+
+
+def import_extra(module: str, what: str, extra: str, *, uses_torchvision: bool = False) -> ModuleType:
+    """An optional package, or `MissingExtra`: one sentence that says how to install it."""
+    if uses_torchvision:
+        heal_torchvision()
+    try:
+        return _quiet_import(module)
+    except ImportError as error:
+        missing = error.name or ""
+        cause = "" if missing == module.partition(".")[0] else str(error).partition("\n")[0]
+        raise MissingExtra(what, extra, cause) from error
+    except (RuntimeError, OSError, AttributeError) as error:  # installed, but not for this torch or Python
+        raise MissingExtra(what, extra, f"{module} does not import: {str(error).partition(chr(10))[0]}") from error
+
+
+def _quiet_import(module: str) -> ModuleType:
+    with warnings.catch_warnings():
+        # Notices of other packages to their own developers; the caller can do nothing about them.
+        warnings.simplefilter("ignore")
+        return importlib.import_module(module)

@@ -1,0 +1,12 @@
+"""Model sources, by name: classifiers to logits, in eval mode, frozen, with their normalisation inside."""
+
+from __future__ import annotations
+
+__all__ = ["MODELS", "Normalize", "check_compatible", "load_model", "model_identity", "read_weights"]
+
+from tmifpe.models.catalogue import MODELS
+from tmifpe.models.check import check_compatible
+from tmifpe.models.identity import model_identity
+from tmifpe.models.load import load_model
+from tmifpe.models.normalize import Normalize
+from tmifpe.models.weights import read_weights

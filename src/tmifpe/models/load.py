@@ -1,0 +1,83 @@
+"""From the text of MODEL to a classifier."""
+
+from __future__ import annotations
+
+__all__ = ["load_model"]
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from tmifpe.core.errors import InputError, did_you_mean
+from tmifpe.core.types import Classifier
+from tmifpe.models.catalogue import MODELS, SUFFIXES
+from tmifpe.models.check import count_classes
+from tmifpe.models.identity import model_identity
+from tmifpe.models.normalize import Normalize, check_normalisation
+from tmifpe.models.source import Asked, Loaded
+
+
+def load_model(
+    text: str,
+    *,
+    weights: str | Path | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    device: str = "cpu",
+) -> Classifier:
+    """The classifier that `text` names: in eval mode, frozen, on images in [0, 1], normalisation inside.
+
+    `mean` and `std` replace what the source states itself. Nothing but a factory, which is the user's own code,
+    runs anything from a file; see docs/models-and-data.md for what each source trusts.
+    """
+    source, where = _resolve(text.strip())
+    loaded = MODELS.get(source)(Asked(source, where, None if weights is None else Path(weights).expanduser()))
+    if mean is not None or std is not None:
+        loaded = replace(loaded, mean=mean, std=std)
+    return _finish(text.strip(), loaded, device)
+
+
+def _resolve(text: str) -> tuple[str, str]:
+    """The registered source and what it is to load."""
+    head, colon, rest = text.partition(":")
+    if head in MODELS:
+        return head, rest if colon else ""
+    suffix = Path(text).suffix.lower()
+    if suffix in SUFFIXES:
+        return SUFFIXES[suffix], text
+    if suffix in (".safetensors", ".bin", ".ckpt"):
+        raise InputError(f"{text} holds weights only; name an architecture and give them with --weights {text}")
+    if colon and not difflib.get_close_matches(head, MODELS, n=1, cutoff=0.75):
+        return "factory", text
+    raise did_you_mean("model", head if colon else text, MODELS)
+
+
+def _finish(name: str, loaded: Loaded, device: str) -> Classifier:
+    channels = None if loaded.input_shape is None else loaded.input_shape[0]
+    normalisation = check_normalisation(loaded.mean, loaded.std, channels)
+    module = loaded.module
+    if normalisation is not None:
+        module = Normalize(module, *normalisation)
+    identity = model_identity(module, [loaded.stamp]) or loaded.stamp
+    if isinstance(module, nn.Module):
+        module = _move(module.eval().requires_grad_(False), device)
+    classes = loaded.classes
+    if loaded.input_shape is not None:
+        seen = count_classes(module, loaded.input_shape, name)
+        if classes is not None and seen != classes:
+            raise InputError(f"{name} states {classes} classes but gives {seen} logits")
+        classes = seen
+    mean, std = normalisation or (None, None)
+    return Classifier(module, name, identity, classes, loaded.input_shape, mean, std, loaded.notes)
+
+
+def _move(module: nn.Module, device: str) -> nn.Module:
+    try:
+        return module.to(torch.device(device))
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise InputError(f"cannot use device {device!r}: {first}") from error

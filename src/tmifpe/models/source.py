@@ -1,0 +1,55 @@
+"""What a model source is: a function from what the user asked to a network and what is known of it."""
+
+from __future__ import annotations
+
+__all__ = ["Asked", "Loaded", "Source", "existing", "own_weights_only"]
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from tmifpe.core.errors import InputError
+from tmifpe.core.types import Model
+
+
+@dataclass(frozen=True)
+class Asked:
+    """`source` is the registered name, `where` what names the model within it, `weights` the user's file or folder."""
+
+    source: str
+    where: str
+    weights: Path | None = None
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A network as its source made it. `stamp` is what identifies it beside its weights: a name, a file's hash."""
+
+    module: Model
+    stamp: str
+    classes: int | None = None
+    input_shape: tuple[int, int, int] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+
+Source: TypeAlias = Callable[[Asked], Loaded]
+
+
+def existing(where: str, what: str) -> Path:
+    """The file a user named, if it is there."""
+    path = Path(where).expanduser()
+    try:
+        if path.is_file():
+            return path
+    except (OSError, ValueError):  # a name too long, or with a null byte
+        pass
+    raise InputError(f"no such file: {where} ({what})")
+
+
+def own_weights_only(asked: Asked) -> None:
+    """For files that hold architecture and weights together: a second set of weights is a mistake."""
+    if asked.weights is not None:
+        raise InputError(f"{asked.where} carries its own weights; leave out --weights {asked.weights}")

@@ -1,0 +1,105 @@
+"""Weights from a file: safetensors, or a state dict that torch can read without running anything."""
+
+from __future__ import annotations
+
+__all__ = ["load_weights", "read_weights"]
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tmifpe.core.errors import InputError
+from tmifpe.models.source import existing
+
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
+_PREFIXES = ("module.", "_orig_mod.")
+
+
+def load_weights(module: nn.Module, path: str | Path, name: str) -> None:
+    """Put the weights of a file into `module`; every name and shape must fit."""
+    state = read_weights(path)
+    wanted = module.state_dict()
+    # An evaluation in eval mode never reads this counter, and old checkpoints lack it.
+    missing = [key for key in wanted if key not in state and not key.endswith("num_batches_tracked")]
+    unexpected = [key for key in state if key not in wanted]
+    shapes = [
+        f"{key} is {tuple(state[key].shape)} but {tuple(value.shape)} is needed"
+        for key, value in wanted.items()
+        if key in state and state[key].shape != value.shape
+    ]
+    problems = [
+        f"{word} {_some(found)}"
+        for word, found in (("missing", missing), ("unexpected", unexpected), ("wrong shape:", shapes))
+        if found
+    ]
+    if problems:
+        raise InputError(f"the weights {path} do not fit {name}: {'; '.join(problems)}")
+    module.load_state_dict(state, strict=False)
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a file by name, unwrapped from `state_dict` and the like, without the prefix `module.`"""
+    file = existing(str(path), "weights")
+    content = _read_safetensors(file) if _is_safetensors(file) else _read_torch(file)
+    for wrapper in _WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
+            break
+    if not isinstance(content, Mapping) or not content or not all(isinstance(v, Tensor) for v in content.values()):
+        raise InputError(f"{path} holds no state dict (names to tensors) but {_kind(content)}")
+    state = {str(key): value for key, value in content.items()}
+    for prefix in _PREFIXES:
+        if all(key.startswith(prefix) for key in state):
+            state = {key.removeprefix(prefix): value for key, value in state.items()}
+    return state
+
+
+def _is_safetensors(file: Path) -> bool:
+    """By content: eight bytes of length, then a JSON object. Names lie."""
+    with file.open("rb") as opened:
+        head = opened.read(9)
+    return len(head) == 9 and head[8:] == b"{" and int.from_bytes(head[:8], "little") < file.stat().st_size
+
+
+def _read_safetensors(file: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise InputError(f"{file} is a damaged safetensors file: {error}") from error
+
+
+def _read_torch(file: Path) -> Any:
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{file} is not a weights-only state dict and was not unpickled, since that could run code; "
+            f"save model.state_dict() or use safetensors ({_reason(error)})"
+        ) from error
+    except Exception as error:  # a damaged file can fail anywhere inside torch
+        raise InputError(f"{file} is not a readable weights file: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """The telling line of torch's long explanations."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "Unsupported" in line or "GLOBAL" in line or "TorchScript" in line]
+    return (telling or lines or [type(error).__name__])[0][:200]
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def _kind(content: object) -> str:
+    if isinstance(content, Mapping):
+        return f"a dictionary with {_some([str(key) for key in content]) or 'nothing'}"
+    return type(content).__name__
