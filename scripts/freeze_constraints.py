@@ -1,7 +1,8 @@
 """Write constraints.txt: the versions installed in this environment, as tested.
 
 Run it with the environment's own interpreter (`make constraints`). A package whose pinned version no longer
-supports the oldest Python of pyproject.toml is pinned only for the Pythons that it supports; pip then chooses for the others.
+supports the oldest Python of pyproject.toml is pinned only for the Pythons that it supports; for the others pip
+chooses.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def main() -> None:
     for dist in distributions():
         name = re.sub(r"[-_.]+", "-", dist.name).lower()
         if name not in NOT_PINNED:
-            names[name] = pin(name, dist.version, dist.metadata.get("Requires-Python") or "")
+            names[name] = pin(name, dist.version, dist.metadata["Requires-Python"] or "")
     (ROOT / "constraints.txt").write_text(HEADER + "\n".join(names[name] for name in sorted(names)) + "\n")
     print(f"constraints.txt: {len(names)} packages")
 
