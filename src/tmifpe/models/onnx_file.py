@@ -32,12 +32,24 @@ def onnx_file(asked: Asked) -> Loaded:
     batch = _dimensions(_inputs(model)[0])[0]
     if batch is not None:
         tied = FixedBatch(module, batch)
-        module = _convert(onnx2torch, free_batch(onnx, model), path)
-        # Without a known image size the lifted graph cannot be tried out, and is not trusted.
-        if shape is None or not _agree(module, tied, (batch + 2, *shape)):
-            module = tied
+        lifted = _lift(onnx, onnx2torch, model, tied, shape)
+        if lifted is None:
             notes.append(f"{path.name} is tied to a batch of {batch}: images are run {batch} at a time")
+        module = lifted or tied
     return Loaded(module, hash_file(path), input_shape=shape, notes=tuple(notes))
+
+
+def _lift(
+    onnx: Any, onnx2torch: Any, model: Any, tied: FixedBatch, shape: tuple[int, int, int] | None
+) -> nn.Module | None:
+    """The network for any batch size, if it can be had and gives the same logits as the one tied to its own."""
+    if shape is None:  # it could not be tried out, and is then not trusted
+        return None
+    try:
+        free = _convert(onnx2torch, free_batch(onnx, model), Path())
+    except InputError:
+        return None
+    return free if _agree(free, tied, (tied.batch + 2, *shape)) else None
 
 
 def free_batch(onnx: Any, model: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["load_weights", "read_weights"]
+__all__ = ["check_weights_only", "load_weights", "read_weights"]
 
 import pickle
 from collections.abc import Mapping
@@ -56,6 +56,11 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         if all(key.startswith(prefix) for key in state):
             state = {key.removeprefix(prefix): value for key, value in state.items()}
     return state
+
+
+def check_weights_only(path: Path) -> None:
+    """`InputError` unless torch can read the file without running anything, whatever tensors it holds."""
+    _read_torch(path)
 
 
 def _is_safetensors(file: Path) -> bool:

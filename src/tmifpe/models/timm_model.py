@@ -1,0 +1,75 @@
+"""`timm:NAME`: a network of timm with its own normalisation and input size."""
+
+from __future__ import annotations
+
+__all__ = ["timm_model"]
+
+from typing import Any
+
+from tmifpe.core.errors import InputError, did_you_mean
+from tmifpe.core.options import parse, spell
+from tmifpe.core.torchvision_repair import import_extra
+from tmifpe.models.source import Asked, Loaded
+from tmifpe.models.weights import load_weights
+
+_OPTIONS = frozenset({"img_size", "in_chans", "num_classes"})
+
+
+def timm_model(asked: Asked) -> Loaded:
+    """With pretrained weights (from timm's cache, or downloaded), or offline with the user's own.
+
+    `timm:resnet18(num_classes=10)` gives a network of another head or input to the user's weights.
+    """
+    timm = import_extra("timm", "timm models", "timm", uses_torchvision=True)
+    name, options = parse(asked.where) if "/" not in asked.where and ":" not in asked.where else (asked.where, {})
+    if not name:
+        raise InputError("timm needs a name: write timm:NAME, e.g. timm:resnet18")
+    for option in options:
+        if option not in _OPTIONS:
+            raise InputError(f"timm:{name} has no option {option!r}; it takes {', '.join(sorted(_OPTIONS))}")
+    hub = "/" in name or ":" in name
+    if not hub and not timm.is_model(name):
+        raise did_you_mean("timm model", name, timm.list_models())
+    if asked.weights is None and options:
+        raise InputError(
+            f"timm:{asked.where} changes the network, so pretrained weights do not fit; give --weights FILE"
+        )
+    module = _create(timm, name, asked.weights is None, options)
+    if asked.weights is not None:
+        load_weights(module, asked.weights, f"timm:{name}")
+    settings: dict[str, Any] = getattr(module, "pretrained_cfg", None) or {}
+    shape = tuple(settings.get("input_size") or ())
+    if options.get("img_size"):
+        shape = (*shape[:1], options["img_size"], options["img_size"])
+    if options.get("in_chans"):
+        shape = (options["in_chans"], *shape[1:])
+    mean, std = _normalisation(settings, shape)
+    return Loaded(
+        module,
+        stamp=f"timm:{spell(name, options)}",
+        input_shape=(shape[0], shape[1], shape[2]) if len(shape) == 3 else None,
+        mean=mean,
+        std=std,
+    )
+
+
+def _normalisation(
+    settings: dict[str, Any], shape: tuple[int, ...]
+) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    mean, std = settings.get("mean"), settings.get("std")
+    if not mean or not std or (shape and len(mean) != shape[0]):  # timm states RGB; with other channels it says nothing
+        return None, None
+    return tuple(mean), tuple(std)
+
+
+def _create(timm: Any, name: str, pretrained: bool, options: dict[str, Any]) -> Any:
+    try:
+        return timm.create_model(name, pretrained=pretrained, **options)
+    except Exception as error:  # no network, no such weights, an option the network does not know
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        if pretrained:
+            raise InputError(
+                f"the pretrained weights of timm:{name} are not in the cache and could not be fetched; download them "
+                f"where there is a network, or give --weights FILE ({first})"
+            ) from error
+        raise InputError(f"timm cannot make {name} with {options or 'its defaults'}: {first}") from error
