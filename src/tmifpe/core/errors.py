@@ -23,8 +23,7 @@ class MissingExtra(InputError):
 
     def __init__(self, what: str, extra: str, cause: str = "") -> None:
         super().__init__(
-            f"{what} need an optional dependency: pip install 'tmifpe[{extra}]'"
-            + (f" ({cause})" if cause else "")
+            f"{what} need an optional dependency: pip install 'tmifpe[{extra}]'" + (f" ({cause})" if cause else "")
         )
 
 

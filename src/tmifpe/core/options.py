@@ -30,9 +30,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
         raise InputError(f"cannot read {text!r}; write it as name or name(option=value, ...)")
     name, inside = match.groups()
     options: dict[str, Any] = {}
-    for part in (inside or "").split(","):
-        if not part.strip():
-            continue
+    for part in split_list(inside or ""):
         key, equals, value = part.partition("=")
         key = key.strip()
         if not equals or not key.isidentifier():

@@ -1,0 +1,81 @@
+"""tmifpe: how robust is an image classifier to adversarial attack? Fast and honest.
+
+>>> import torch, tmifpe
+>>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+>>> x, y = torch.rand(8, 1, 2, 2), torch.zeros(8, dtype=torch.long)
+>>> result = tmifpe.evaluate(model, (x, y), tmifpe.Threat("linf", 8 / 255))
+>>> 0.0 <= result.robust_accuracy <= result.clean_accuracy <= 1.0
+True
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tmifpe.core.errors import InputError, MissingExtra
+from tmifpe.version import __version__
+
+if TYPE_CHECKING:
+    from tmifpe import theory
+    from tmifpe.attacks import PGD, bim, fgsm, get_attack, mim
+    from tmifpe.core.types import Classifier, Data, Threat
+    from tmifpe.data import load_data
+    from tmifpe.evaluation.compare import Comparison, compare
+    from tmifpe.evaluation.evaluate import evaluate
+    from tmifpe.evaluation.outcomes import Outcome, Outcomes
+    from tmifpe.evaluation.result import Flag, Progress, Result
+    from tmifpe.losses import get_loss
+    from tmifpe.models import load_model
+
+__all__ = [
+    "PGD",
+    "Classifier",
+    "Comparison",
+    "Data",
+    "Flag",
+    "InputError",
+    "MissingExtra",
+    "Outcome",
+    "Outcomes",
+    "Progress",
+    "Result",
+    "Threat",
+    "__version__",
+    "bim",
+    "compare",
+    "evaluate",
+    "fgsm",
+    "get_attack",
+    "get_loss",
+    "load_data",
+    "load_model",
+    "mim",
+    "theory",
+]
+
+# Resolved on first use, so that `tmifpe --help` does not wait for torch.
+_HOMES = {
+    "tmifpe.attacks": ["PGD", "bim", "fgsm", "get_attack", "mim"],
+    "tmifpe.core.types": ["Classifier", "Data", "Threat"],
+    "tmifpe.data": ["load_data"],
+    "tmifpe.evaluation.compare": ["Comparison", "compare"],
+    "tmifpe.evaluation.evaluate": ["evaluate"],
+    "tmifpe.evaluation.outcomes": ["Outcome", "Outcomes"],
+    "tmifpe.evaluation.result": ["Flag", "Progress", "Result"],
+    "tmifpe.losses": ["get_loss"],
+    "tmifpe.models": ["load_model"],
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    if name == "theory":
+        return importlib.import_module("tmifpe.theory")
+    raise AttributeError(f"module 'tmifpe' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,45 @@
+"""The attacks by name. To add one: a file beside this one, and a line below."""
+
+from __future__ import annotations
+
+__all__ = ["ATTACKS", "attack_spelling", "get_attack"]
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+
+from tmifpe.attacks.loop import Attack
+from tmifpe.core.errors import InputError
+from tmifpe.core.options import parse, spell
+from tmifpe.core.registry import Registry
+
+ATTACKS: Registry[Callable[..., Attack]] = Registry("attack")
+ATTACKS.add("pgd", "tmifpe.attacks.pgd:PGD", "projected gradient ascent, the paper's protocol by default")
+ATTACKS.add("fgsm", "tmifpe.attacks.pgd:fgsm", "one step of size eps (Goodfellow et al. 2015)")
+ATTACKS.add("bim", "tmifpe.attacks.pgd:bim", "small constant steps, no random start (Kurakin et al. 2017)")
+ATTACKS.add("mim", "tmifpe.attacks.pgd:mim", "bim with momentum on the gradient (Dong et al. 2018)")
+
+
+def get_attack(text: str) -> Attack:
+    """The attack that `text` spells, e.g. `pgd(loss=cw,steps=50)`.
+
+    >>> get_attack("fgsm").steps
+    1
+    """
+    name, options = parse(text)
+    make = ATTACKS.get(name)
+    try:
+        inspect.signature(make).bind(**options)
+        return make(**options)
+    except TypeError as error:
+        raise InputError(f"attack {name!r}: {error}") from error
+
+
+def attack_spelling(attack: Attack) -> str:
+    """The canonical text of an attack, all options named: what is stored and hashed.
+
+    >>> attack_spelling(get_attack("fgsm"))[:11]
+    'pgd(loss=ce'
+    """
+    options = {f.name: getattr(attack, f.name) for f in dataclasses.fields(attack)}  # pyright: ignore[reportArgumentType]
+    return spell(attack.name, options)

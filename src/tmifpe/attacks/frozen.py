@@ -1,0 +1,52 @@
+"""A model lent to an attack: in eval mode, without parameter gradients, and given back exactly as it came."""
+
+from __future__ import annotations
+
+__all__ = ["device_of", "dtype_of", "frozen"]
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from tmifpe.core.types import Model
+
+
+@contextmanager
+def frozen(model: Model) -> Iterator[Model]:
+    """Within: eval mode, parameters frozen (their gradients would cost a third of the time). After: as before.
+
+    Every submodule's own mode is restored: a user may keep some of them in eval mode on purpose.
+    """
+    if not isinstance(model, nn.Module):
+        yield model
+        return
+    modes = [(module, module.training) for module in model.modules()]
+    wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        model.eval()
+        for parameter, _ in wanted:
+            parameter.requires_grad_(False)
+        yield model
+    finally:
+        for module, training in modes:
+            module.training = training
+        for parameter, requires_grad in wanted:
+            parameter.requires_grad_(requires_grad)
+
+
+def dtype_of(model: Model) -> torch.dtype | None:
+    """The floating dtype of the model's first parameter or buffer; None for a callable without any."""
+    return next((tensor.dtype for tensor in _tensors(model) if tensor.is_floating_point()), None)
+
+
+def device_of(model: Model) -> torch.device | None:
+    """Where the model's first parameter or buffer lives; None for a callable without any."""
+    return next((tensor.device for tensor in _tensors(model)), None)
+
+
+def _tensors(model: Model) -> Iterator[Tensor]:
+    if isinstance(model, nn.Module):
+        yield from chain(model.parameters(), model.buffers())

@@ -1,0 +1,299 @@
+"""The one loop that every attack runs in.
+
+An evaluation needs a verdict per example, so in `verdict` mode an example leaves as soon as it is broken and the
+next one waiting takes its place: the batch stays full until the queue is empty. Every row counts its own steps.
+In `strongest` mode every example takes all its steps and the point with the largest margin is kept.
+One forward and one backward per step; the test of success reuses the forward.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Attack", "Loop", "State", "Verdicts", "run", "strongest"]
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from tmifpe.attacks.frozen import dtype_of, frozen
+from tmifpe.attacks.queries import Evaluated, Objective, Queries
+from tmifpe.attacks.rows import Problem, Rows
+from tmifpe.core import numerics
+from tmifpe.core.errors import InputError
+from tmifpe.core.types import Model, Threat
+
+
+class State(Protocol):
+    """What an attack remembers per row. A dataclass of `Rows`; the loop reads these two."""
+
+    x: Tensor
+    looks: Tensor
+
+
+class Attack(Protocol):
+    """A frozen dataclass of plain values; everything that changes is in its state."""
+
+    name: ClassVar[str]
+
+    @property
+    def budget(self) -> int:
+        """Looks at the model per example, the last of which only judges."""
+        ...
+
+    def init(self, problem: Problem) -> Any: ...
+
+    def objective(self, problem: Problem, state: Any) -> Objective: ...
+
+    def step(self, problem: Problem, state: Any, evaluated: Evaluated) -> Any:
+        """The next state, with `looks` one higher; `evaluated.grad` is None if no row has a step left."""
+        ...
+
+
+@dataclass
+class Verdicts(Rows):
+    """One row per example of the problem: was it fooled, where, after how many steps, and how clearly."""
+
+    fooled: Tensor
+    prediction: Tensor
+    margin: Tensor
+    steps: Tensor
+    unusable: Tensor
+    """Looks at which the logits held NaN or +inf; they never count as success."""
+    zero_grad: Tensor
+    """Looks at which the gradient was exactly zero."""
+    adv: Tensor
+    """The adversarial example if fooled; else the clean image (`verdict`) or the strongest point (`strongest`)."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """How to run: rows per batch, the mode, who checks a claimed success, and who is told of progress."""
+
+    batch_size: int = 256
+    mode: str = "verdict"
+    verify: Callable[[Tensor, Problem], Tensor] | None = None
+    """From claimed adversarial examples to a mask of those that hold in a fresh forward pass."""
+    tick: Callable[[int, int], None] = lambda done, broken: None
+    """Called once per look with examples done and broken so far; raises to stop."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("verdict", "strongest"):
+            raise InputError(f"mode must be 'verdict' or 'strongest', got {self.mode!r}")
+        if self.batch_size < 1:
+            raise InputError(f"batch_size must be at least 1, got {self.batch_size}")
+
+
+@dataclass
+class _Slots(Rows):
+    """The loop's own notes on each row of the batch."""
+
+    position: Tensor
+    margin: Tensor
+    prediction: Tensor
+    unusable: Tensor
+    zero_grad: Tensor
+    adv: Tensor
+
+    @classmethod
+    def open(cls, problem: Problem, position: Tensor) -> _Slots:
+        zero = torch.zeros_like(problem.labels)
+        dtype = numerics.compute_dtype(problem.x.dtype)
+        margin = torch.full(zero.shape, -torch.inf, dtype=dtype, device=zero.device)
+        return cls(position, margin, problem.labels.clone(), zero, zero.clone(), problem.x.clone())
+
+
+@dataclass
+class _Seat:
+    """A row of the batch with all that belongs to it, so that it can leave and come back."""
+
+    problem: Problem
+    state: Any
+    slots: _Slots
+
+    def take(self, rows: Tensor) -> _Seat:
+        return _Seat(self.problem.take(rows), self.state.take(rows), self.slots.take(rows))
+
+    def put(self, rows: Tensor, other: _Seat) -> None:
+        self.problem.put(rows, other.problem)
+        self.state.put(rows, other.state)
+        self.slots.put(rows, other.slots)
+
+    def join(self, other: _Seat) -> _Seat:
+        return _Seat(self.problem.join(other.problem), self.state.join(other.state), self.slots.join(other.slots))
+
+    def __len__(self) -> int:
+        return len(self.problem)
+
+
+class _Run:
+    """The state of one run of the loop: who sits in the batch, who waits, whose success awaits a second opinion."""
+
+    def __init__(self, attack: Attack, problem: Problem, queries: Queries, loop: Loop) -> None:
+        self.attack, self.problem, self.queries, self.loop = attack, problem, queries, loop
+        self.next = 0
+        self.claims: list[_Seat] = []
+        self.verdicts = _blank(problem)
+        self.done = self.broken = 0
+        self.batch = self._admit(loop.batch_size)
+
+    def go(self) -> Verdicts:
+        while len(self.batch) or self.claims:
+            if len(self.batch):
+                self._look()
+            pending = sum(len(claim) for claim in self.claims)
+            if pending and (pending >= self.loop.batch_size or not len(self.batch)):
+                self._settle()
+            self.loop.tick(self.done, self.broken)
+        return self.verdicts
+
+    def _admit(self, count: int) -> _Seat:
+        """The next examples of the queue, at most `count`, ready for their first look."""
+        end = min(self.next + count, len(self.problem))
+        position = torch.arange(self.next, end, device=self.problem.labels.device)
+        self.next = end
+        problem = self.problem.take(position)
+        return _Seat(problem, self.attack.init(problem), _Slots.open(problem, position))
+
+    def _look(self) -> None:
+        """One look for the whole batch: judge every row, step every row, let go of those that are through."""
+        problem, state, slots = self.batch.problem, self.batch.state, self.batch.slots
+        last = state.looks >= self.attack.budget - 1
+        if bool(last.all()):
+            evaluated = Evaluated(self.queries.logits(state.x), None)
+        else:
+            evaluated = self.queries.look(state.x, self.attack.objective(problem, state))
+            if evaluated.grad is not None:
+                peak = torch.linalg.vector_norm(evaluated.grad.flatten(1), ord=torch.inf, dim=1)
+                slots.zero_grad += (peak == 0) & ~last
+        won = self._judge(evaluated.logits)
+        through = last | won if self.loop.mode == "verdict" else last
+        self.batch.state = self.attack.step(problem, state, evaluated)
+        if bool(through.any()):
+            self._release(through, won, last)
+
+    def _judge(self, logits: Tensor) -> Tensor:
+        """Note the margin of every row and whether it is its best; return who succeeds at this point."""
+        problem, state, slots = self.batch.problem, self.batch.state, self.batch.slots
+        logits = logits.to(slots.margin.dtype)
+        usable = numerics.is_usable(logits)
+        prediction = logits.argmax(dim=1)
+        margin = numerics.margin(logits, problem.labels, problem.targets)
+        better = (margin > slots.margin) & usable
+        slots.margin = torch.where(better, margin, slots.margin)
+        slots.prediction = torch.where(better, prediction, slots.prediction)
+        slots.unusable += ~usable
+        won = problem.succeeded(prediction) & usable
+        keep = better if self.loop.mode == "strongest" else won
+        if bool(keep.any()):
+            rows = keep.nonzero()[:, 0]
+            slots.adv[rows] = state.x[rows]
+        return won
+
+    def _release(self, through: Tensor, won: Tensor, last: Tensor) -> None:
+        """Rows that are through leave, as a claim or with their verdict, and others take their seats."""
+        if self.loop.mode == "strongest":
+            won = self.batch.problem.succeeded(self.batch.slots.prediction)
+        for mask, settle in ((through & won, self._claim), (through & last & ~won, self._record_robust)):
+            if bool(mask.any()):
+                settle(self.batch.take(mask.nonzero()[:, 0]))
+        free = through.nonzero()[:, 0]
+        fresh = self._admit(len(free))
+        if len(fresh):
+            self.batch.put(free[: len(fresh)], fresh)
+        if len(fresh) < len(free):
+            stay = torch.ones_like(through)
+            stay[free[len(fresh) :]] = False
+            self.batch = self.batch.take(stay.nonzero()[:, 0])
+
+    def _claim(self, seat: _Seat) -> None:
+        if self.loop.verify is None:
+            self._record(seat, True)
+        else:
+            self.claims.append(seat)
+
+    def _settle(self) -> None:
+        """Ask for a second opinion on all claims; one that fails goes back for its remaining steps."""
+        seat = self.claims[0]
+        for claim in self.claims[1:]:
+            seat = seat.join(claim)
+        self.claims = []
+        assert self.loop.verify is not None  # noqa: S101 - claims exist only if there is a verifier
+        holds = self.loop.verify(seat.slots.adv, seat.problem)
+        spent = seat.state.looks >= self.attack.budget
+        for mask, settle in ((holds, self._record_fooled), (~holds & spent, self._record_robust)):
+            if bool(mask.any()):
+                settle(seat.take(mask.nonzero()[:, 0]))
+        back = ~holds & ~spent
+        if bool(back.any()):
+            again = seat.take(back.nonzero()[:, 0])
+            self.batch = self.batch.join(again) if len(self.batch) else again
+
+    def _record_fooled(self, seat: _Seat) -> None:
+        self._record(seat, True)
+
+    def _record_robust(self, seat: _Seat) -> None:
+        if self.loop.mode == "verdict":
+            seat.slots.adv = seat.problem.x
+        self._record(seat, False)
+
+    def _record(self, seat: _Seat, fooled: bool) -> None:
+        slots = seat.slots
+        # A claim has taken the step after its look already, so the look that broke it is one earlier.
+        steps = seat.state.looks - 1
+        outcome = torch.full_like(slots.position, int(fooled), dtype=torch.bool)
+        row = Verdicts(outcome, slots.prediction, slots.margin, steps, slots.unusable, slots.zero_grad, slots.adv)
+        self.verdicts.put(slots.position, row)
+        self.done += len(seat)
+        self.broken += len(seat) * fooled
+
+
+def run(attack: Attack, problem: Problem, queries: Queries, loop: Loop) -> Verdicts:
+    """Run `attack` on every example of `problem` and return a verdict for each, in the same order."""
+    return _Run(attack, problem, queries, loop).go()
+
+
+def strongest(
+    attack: Attack,
+    model: Model,
+    x: Tensor,
+    labels: Tensor,
+    threat: Threat,
+    *,
+    targets: Tensor | None,
+    seed: int,
+    indices: Tensor | None,
+    batch_size: int,
+) -> Tensor:
+    """What calling an attack does: every step for every example, and the strongest points as the answer."""
+    # Half-precision images are moved in float32; the model sees them in its own dtype.
+    problem = _checked(x.to(numerics.compute_dtype(x.dtype)), labels, threat, targets, seed, indices)
+    with frozen(model) as lent:
+        queries = Queries(lent, dtype_of(model) or x.dtype)
+        return run(attack, problem, queries, Loop(batch_size, "strongest")).adv.to(x.dtype)
+
+
+def _checked(
+    x: Tensor, labels: Tensor, threat: Threat, targets: Tensor | None, seed: int, indices: Tensor | None
+) -> Problem:
+    if x.dim() < 2:
+        raise InputError(f"x must be a floating tensor (n, ...), got {x.dtype} of shape {tuple(x.shape)}")
+    if not bool(((x >= threat.low) & (x <= threat.high)).all()):
+        raise InputError(
+            f"images must lie in [{threat.low}, {threat.high}]; normalisation belongs inside the model, not in the data"
+        )
+    positions = torch.arange(len(x)) if indices is None else torch.as_tensor(indices)
+    whole = {"labels": labels, "indices": positions} | ({} if targets is None else {"targets": targets})
+    for name, numbers in whole.items():
+        if numbers.shape != (len(x),) or numbers.is_floating_point():
+            raise InputError(f"{name} must be {len(x)} whole numbers, got {numbers.dtype} of {tuple(numbers.shape)}")
+    moved = {name: numbers.to(x.device, torch.int64) for name, numbers in whole.items()}
+    return Problem(x.detach(), moved["labels"], moved.get("targets"), moved["indices"], threat, seed)
+
+
+def _blank(problem: Problem) -> Verdicts:
+    slots = _Slots.open(problem, problem.labels)
+    fooled = torch.zeros_like(problem.labels, dtype=torch.bool)
+    steps, unusable = torch.zeros_like(problem.labels), torch.zeros_like(problem.labels)
+    return Verdicts(fooled, slots.prediction, slots.margin, steps, unusable, slots.zero_grad, slots.adv)

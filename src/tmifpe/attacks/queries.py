@@ -1,0 +1,93 @@
+"""The one place that asks the model anything, so that queries are counted exactly."""
+
+from __future__ import annotations
+
+__all__ = ["Evaluated", "Objective", "Queries", "Tally"]
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from tmifpe.core.errors import InputError
+from tmifpe.core.types import Model
+
+Objective: TypeAlias = Callable[[Tensor], Tensor]
+"""From logits (n, K) to one value per example (n,), which the attacker ascends."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One look at the model: logits (n, K); the gradient of the summed objective, None if it was not asked for."""
+
+    logits: Tensor
+    grad: Tensor | None
+
+
+@dataclass
+class Tally:
+    """How often the model was asked, in examples."""
+
+    forwards: int = 0
+    backwards: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.forwards + other.forwards, self.backwards + other.backwards)
+
+
+@dataclass
+class Queries:
+    """Asks `model` in `dtype` (attack arithmetic stays in the dtype of x) and counts.
+
+    `eot` > 1 averages logits and gradients over that many draws of a randomised model.
+    """
+
+    model: Model
+    dtype: torch.dtype | None = None
+    eot: int = 1
+    tally: Tally = field(default_factory=Tally)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Logits without a gradient."""
+        with torch.no_grad():
+            total = self._ask(x)
+            for _ in range(self.eot - 1):
+                total = total + self._ask(x)
+        return total / self.eot if self.eot > 1 else total
+
+    def look(self, x: Tensor, objective: Objective) -> Evaluated:
+        """Logits at x and d sum(objective) / d x. Values are summed, never averaged: a mean shrinks the
+        gradient with the batch size, until it underflows."""
+        logits, grad = self._look_once(x, objective)
+        for _ in range(self.eot - 1):
+            more_logits, more_grad = self._look_once(x, objective)
+            logits, grad = logits + more_logits, grad + more_grad
+        # The scale of the gradient does not matter to any norm's direction; that of the logits does.
+        return Evaluated(logits / self.eot if self.eot > 1 else logits, grad)
+
+    def _look_once(self, x: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            logits = self._ask(leaf)
+            if not logits.requires_grad:
+                return logits, torch.zeros_like(x)
+            (grad,) = torch.autograd.grad(objective(logits).sum(), leaf, allow_unused=True)
+        self.tally.backwards += len(x)
+        return logits.detach(), torch.zeros_like(x) if grad is None else grad
+
+    def _ask(self, x: Tensor) -> Tensor:
+        self.tally.forwards += len(x)
+        logits = self.model(x if self.dtype is None else x.to(self.dtype))
+        if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(x):
+            raise InputError(
+                f"for {len(x)} images the model must return logits ({len(x)}, classes), got {_describe(logits)}"
+            )
+        return logits
+
+
+def _describe(output: object) -> str:
+    if isinstance(output, Tensor):
+        return f"shape {tuple(output.shape)}"
+    return f"a {type(output).__name__}; wrap the model so that it returns the logits only"

@@ -1,0 +1,63 @@
+"""Tables of tensors with one row per example: what the loop moves in and out of the batch."""
+
+from __future__ import annotations
+
+__all__ = ["Problem", "Rows"]
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from tmifpe.core.types import Threat
+
+R = TypeVar("R", bound="Rows")
+
+
+@dataclass
+class Rows:
+    """A dataclass whose tensors all count examples along dimension 0; other fields are shared by all rows."""
+
+    def take(self: R, rows: Tensor) -> R:
+        """The rows at these positions (or where this mask is true), as a new table."""
+        return self._each(lambda tensor: tensor[rows])
+
+    def put(self: R, rows: Tensor, other: R) -> None:
+        """Overwrite the rows at these positions by those of `other`, in place."""
+        for name, tensor in self._tensors():
+            tensor[rows] = getattr(other, name)
+
+    def join(self: R, other: R) -> R:
+        """The rows of both tables, these first."""
+        mine = {name: torch.cat([tensor, getattr(other, name)]) for name, tensor in self._tensors()}
+        return dataclasses.replace(self, **mine)
+
+    def _each(self: R, change: Any) -> R:
+        return dataclasses.replace(self, **{name: change(tensor) for name, tensor in self._tensors()})
+
+    def _tensors(self) -> list[tuple[str, Tensor]]:
+        pairs = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return [(name, value) for name, value in pairs if isinstance(value, Tensor)]
+
+
+@dataclass
+class Problem(Rows):
+    """What an attack is given: clean images in the box, true labels, targets if it is targeted, the threat,
+    and where its random numbers come from (seed, example index, stage)."""
+
+    x: Tensor
+    labels: Tensor
+    targets: Tensor | None
+    indices: Tensor
+    threat: Threat
+    seed: int = 0
+    stage: int = 0
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def succeeded(self, predictions: Tensor) -> Tensor:
+        """Untargeted: any class but the label. Targeted: the target."""
+        return predictions != self.labels if self.targets is None else predictions == self.targets

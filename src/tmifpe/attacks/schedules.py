@@ -1,0 +1,35 @@
+"""Step sizes over the steps of an attack, as shares of the first one."""
+
+from __future__ import annotations
+
+__all__ = ["SCHEDULES", "get_schedule"]
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from tmifpe.core.errors import did_you_mean
+
+Schedule: TypeAlias = Callable[[Tensor], Tensor]
+
+SCHEDULES: dict[str, Schedule] = {
+    # The paper: alpha_i = eps (1 + cos(pi i / I)), with the default first step 2 eps.
+    "cosine": lambda done: (1 + torch.cos(math.pi * done)) / 2,
+    "linear": lambda done: 1 - done,
+    "constant": torch.ones_like,
+}
+"""From the share of steps done, in [0, 1), to the share of the first step size; one number per example."""
+
+
+def get_schedule(name: str) -> Schedule:
+    """The schedule of that name.
+
+    >>> get_schedule("linear")(torch.tensor([0.0, 0.25]))
+    tensor([1.0000, 0.7500])
+    """
+    if name not in SCHEDULES:
+        raise did_you_mean("schedule", name, SCHEDULES)
+    return SCHEDULES[name]

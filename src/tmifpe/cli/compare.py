@@ -1,0 +1,97 @@
+"""tmifpe compare: one model under several losses, in the layout of the paper's Table 1."""
+
+from __future__ import annotations
+
+__all__ = ["compare", "comparison_table"]
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tmifpe.cli.options import AttackOptions, SourceOptions
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tmifpe.evaluation.compare import Comparison
+
+
+def compare(
+    source: SourceOptions,
+    attack: AttackOptions,
+    losses: Annotated[str, typer.Option(help="Losses, separated by commas.")] = "ce,ce-margin,cw,dlr,mifpe,tmifpe",
+    seeds: Annotated[str | None, typer.Option(help="Several seeds, e.g. 0,1,2: mean, spread and union.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Compare losses on MODEL, everything else being equal."""
+    from rich.console import Console
+
+    import tmifpe
+    from tmifpe.cli import console, sources
+    from tmifpe.core.options import split_list
+
+    names = split_list(losses)
+    threat, base = sources.threat_from(attack), sources.attack_from(attack, "tmifpe")
+    chosen = sources.seeds_from(seeds, attack.seed)
+    classifier, data, device = sources.load_sources(source)
+    options: dict[str, Any] = sources.request_from(attack, data) | {"device": device}
+    del options["seed"]
+    with console.progress_on_stderr(classifier.name) as progress:
+        result = tmifpe.compare(
+            classifier, data, threat, names, base, seeds=chosen, progress=lambda _, step: progress(step), **options
+        )
+    if json:
+        console.print_json(result.to_json())
+        return
+    shown = Console()
+    shown.print(comparison_table(classifier.name, result))
+    shown.print(significance(result), highlight=False, markup=False)
+
+
+def comparison_table(title: str, result: Comparison) -> Table:
+    """Robust accuracy in percent per loss, the difference to CE, the strongest in bold."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from tmifpe.cli.console import percent
+
+    many = len(result.seeds) > 1
+    table = Table(title=escape(f"{title}: clean {percent(result.clean_accuracy)} %"), title_justify="left")
+    headings = ["loss", "robust %", "95 % interval", "to CE", "seconds", *(["min", "max", "all seeds"] if many else [])]
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "loss" else "right")
+    means = {loss: sum(result.accuracies(loss)) / len(result.seeds) for loss in result.results}
+    best = min(means.values())
+    for loss, mean in means.items():
+        first, values = result.results[loss][0], result.accuracies(loss)
+        bold = "bold" if mean == best else ""
+        low, high = first.interval
+        row = [
+            escape(loss),
+            percent(mean),
+            f"{percent(low)} to {percent(high)}",
+            f"{100 * (mean - means['ce']):+.2f}" if "ce" in means else "",
+            f"{sum(run.seconds for run in result.results[loss]):.1f}",
+        ]
+        if many:
+            row += [percent(min(values)), percent(max(values)), percent(result.worst_case(loss))]
+        table.add_row(*row, style=bold)
+    return table
+
+
+def significance(result: Comparison) -> str:
+    """Which differences are more than chance, in words."""
+    pairs = result.pairs()
+    real = [pair for pair in pairs if pair.differs]
+    if not pairs:
+        return ""
+    if not real:
+        return "No difference between two losses is more than chance (McNemar's exact test on the same examples, 5 %)."
+    lines = [
+        f"{p.first} and {p.second} (only {p.only_first} against only {p.only_second} broken, p = {p.p:.2g})"
+        for p in real
+    ]
+    rest = len(pairs) - len(real)
+    return (
+        "More than chance (McNemar's exact test, 5 %): " + "; ".join(lines) + f". The other {rest} pairs may be chance."
+    )

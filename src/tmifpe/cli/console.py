@@ -1,0 +1,87 @@
+"""What people see: a live bar on stderr, tables on stdout."""
+
+from __future__ import annotations
+
+__all__ = ["bar", "percent", "print_json", "progress_on_stderr", "result_table"]
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from tmifpe.evaluation.result import Progress as Step
+    from tmifpe.evaluation.result import Result
+
+
+def bar() -> Progress:
+    """A progress bar on stderr, so that stdout stays clean for JSON."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+@contextmanager
+def progress_on_stderr(title: str) -> Iterator[Callable[[Step], None]]:
+    """Examples done, the robust accuracy so far with its bounds, examples per second, time left."""
+    with bar() as shown:
+        task = shown.add_task(escape(title), total=None, note="")
+
+        def told(step: Step) -> None:
+            low, high = step.bounds
+            speed = shown.tasks[0].finished_speed or shown.tasks[0].speed
+            rate = f" {speed:.1f}/s" if speed else ""
+            note = f"robust {low:.1%} to {high:.1%}{rate}"
+            shown.update(task, total=step.total, completed=step.done, note=note)
+
+        yield told
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.2f}"
+
+
+def result_table(result: Result) -> Table:
+    spec = result.spec
+    table = Table(title=escape(f"{spec.model} on {spec.data}"), show_header=False, title_justify="left")
+    table.add_column(style="dim")
+    table.add_column()
+    low, high = result.interval
+    rows = [
+        (
+            "robust accuracy",
+            f"[bold]{percent(result.robust_accuracy)} %[/bold]  (95 %: {percent(low)} to {percent(high)})",
+        ),
+        ("clean accuracy", f"{percent(result.clean_accuracy)} %"),
+        ("examples", f"{result.n}, of which broken {result.broken}"),
+        ("threat", f"{spec.threat.norm}, eps {spec.threat.eps:.6g}"),
+        ("attack", escape("; ".join(spec.attacks))),
+        ("precision, mode, seed", f"{spec.precision}, {spec.mode}, {spec.seed}"),
+        ("cost", f"{result.seconds:.1f} s, {result.tally.forwards} forwards, {result.tally.backwards} backwards"),
+    ]
+    if spec.targets != "none":
+        rows.insert(2, ("success rate", f"{percent(result.success_rate)} % towards {escape(spec.targets)}"))
+    if result.resumed:
+        rows.append(("from the store", f"{result.resumed} examples"))
+    for name, text in rows:
+        table.add_row(name, text)
+    for flag in result.flags:
+        table.add_row(f"[yellow]flag: {escape(flag.name)}[/yellow]", escape(f"{flag.seen} {flag.advice}"))
+    return table
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Exactly one JSON object on stdout."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")

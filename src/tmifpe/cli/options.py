@@ -1,0 +1,91 @@
+"""Options that several verbs share, written once.
+
+A verb takes one parameter of a dataclass type; its fields become options of the verb, by `with_options`.
+"""
+
+from __future__ import annotations
+
+__all__ = ["AttackOptions", "SourceOptions", "with_options"]
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Which model on which data, and where it runs."""
+
+    model: Annotated[
+        str, typer.Argument(help="A bundled name, file.py:factory, module:factory, x.onnx, timm:NAME, ...")
+    ]
+    data: Annotated[str, typer.Option(help="A data source, e.g. digits, npz:FILE, mnist:DIR, cifar10:DIR.")] = "digits"
+    weights: Annotated[str | None, typer.Option(help="Weights for the architecture: safetensors or a state dict.")] = (
+        None
+    )
+    mean: Annotated[str | None, typer.Option(help="Normalisation the model expects, e.g. 0.49,0.48,0.45.")] = None
+    std: Annotated[str | None, typer.Option(help="Standard deviations that go with --mean.")] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N examples.")] = None
+    indices: Annotated[str | None, typer.Option(help="A file of example indices to evaluate.")] = None
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
+
+
+@dataclass(frozen=True)
+class AttackOptions:
+    """What the attacker may do, and how it goes about it."""
+
+    norm: Annotated[str, typer.Option(help="linf or l2.")] = "linf"
+    eps: Annotated[str, typer.Option(help="The budget, e.g. 0.3 or 8/255.")] = "8/255"
+    steps: Annotated[int, typer.Option(min=1, help="Gradient steps per restart.")] = 100
+    restarts: Annotated[int, typer.Option(min=1, help="Random starts per example.")] = 1
+    schedule: Annotated[str, typer.Option(help="cosine, linear or constant.")] = "cosine"
+    momentum: Annotated[float, typer.Option(help="Weight of the new step on the iterate; 0 switches it off.")] = 0.75
+    targets: Annotated[
+        str | None, typer.Option(help="Targeted: second, least-likely, random, a class, or a file of classes.")
+    ] = None
+    mode: Annotated[str, typer.Option(help="verdict (stop when broken) or strongest (all steps).")] = "verdict"
+    precision: Annotated[str | None, typer.Option(help="fp64, fp32, bf16 or fp16; default: the model's own.")] = None
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random starts.")] = 0
+    eot: Annotated[int, typer.Option(min=1, help="Draws to average per look at a randomised model.")] = 1
+    batch_size: Annotated[str, typer.Option(help="Examples per batch, or auto.")] = "auto"
+    shard_size: Annotated[
+        int | None, typer.Option(min=1, help="Examples per stored shard; default: ~10 s of work.")
+    ] = None
+
+
+def with_options(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Replace every parameter of a dataclass type by that dataclass's fields, for Typer to see."""
+    hints = get_type_hints(verb, include_extras=True)
+    plain: list[inspect.Parameter] = []
+    groups: dict[str, tuple[type, list[str]]] = {}
+    for name, parameter in inspect.signature(verb).parameters.items():
+        kind = hints[name]
+        if not dataclasses.is_dataclass(kind):
+            plain.append(parameter.replace(annotation=kind))
+            continue
+        of_field = get_type_hints(kind, include_extras=True)
+        groups[name] = (kind, [field.name for field in dataclasses.fields(kind)])  # pyright: ignore[reportArgumentType]
+        for field in dataclasses.fields(kind):
+            default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+            plain.append(
+                inspect.Parameter(
+                    field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=of_field[field.name]
+                )
+            )
+
+    @functools.wraps(verb)
+    def called(**values: Any) -> Any:
+        grouped = {
+            name: kind(**{field: values.pop(field) for field in fields}) for name, (kind, fields) in groups.items()
+        }
+        return verb(**grouped, **values)
+
+    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in plain]
+    called.__signature__ = inspect.Signature(keyword)  # pyright: ignore[reportAttributeAccessIssue]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword}
+    return called

@@ -1,0 +1,243 @@
+"""From a model and data to a robust accuracy, in one call."""
+
+from __future__ import annotations
+
+__all__ = ["Request", "evaluate"]
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tmifpe.attacks import PGD, Attack, Queries, Tally, attack_spelling, get_attack
+from tmifpe.core.errors import InputError
+from tmifpe.core.types import Classifier, Data, Model, Threat
+from tmifpe.data import as_data, subset
+from tmifpe.evaluation.lend import Lent, lend
+from tmifpe.evaluation.outcomes import Outcomes
+from tmifpe.evaluation.recorder import NoRecorder, Recorder
+from tmifpe.evaluation.result import Progress, Result
+from tmifpe.evaluation.shard import Job, ShardResult, run_shard
+from tmifpe.evaluation.spec import Plan, RunSpec
+from tmifpe.models import check_compatible, model_identity
+from tmifpe.norms import get_norm
+
+SHARD_SECONDS = 10.0
+"""About how much work a shard should be: what a killed run loses at most, against what storing costs."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of an evaluation beside model, data, threat and attack; `evaluate` documents them."""
+
+    targets: str | int | Tensor | None = None
+    mode: str = "verdict"
+    seed: int = 0
+    precision: str | None = None
+    eot: int = 1
+    limit: int | None = None
+    indices: Sequence[int] | None = None
+    batch_size: int | None = None
+    shard_size: int | None = None
+    device: str | torch.device | None = None
+    name: str | None = None
+    keep_adv: bool = False
+    progress: Callable[[Progress], None] = field(default=lambda _: None)
+
+    def __post_init__(self) -> None:
+        for option in ("limit", "batch_size", "shard_size", "eot"):
+            value = getattr(self, option)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise InputError(f"{option} must be a whole number of at least 1, got {value!r}")
+        if self.mode not in ("verdict", "strongest"):
+            raise InputError(f"mode must be 'verdict' or 'strongest', got {self.mode!r}")
+
+
+def evaluate(
+    model: Model | Classifier,
+    data: Any,
+    threat: Threat,
+    attack: Attack | str | Sequence[Attack | str] = PGD(),  # noqa: B008 - frozen
+    *,
+    recorder: Recorder | None = None,
+    **options: Any,
+) -> Result:
+    """Attack every correctly classified example and say how many withstood.
+
+    model: an `nn.Module`, any callable to logits, or what `load_model` returns; given back as it came.
+    data: (images, labels), a Dataset, a DataLoader, or what `load_data` returns; images in [0, 1].
+    attack: one attack, or several run in turn on what the ones before left standing.
+    options: targets (`second`, `least-likely`, `random`, a class, a tensor), mode (`verdict`, `strongest`), seed,
+        precision (`fp64`, `fp32`, `bf16`, `fp16`), eot, limit, indices, batch_size, device, name, keep_adv, progress.
+
+    >>> import torch, tmifpe
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    >>> x, y = torch.rand(8, 1, 2, 2), torch.zeros(8, dtype=torch.long)
+    >>> tmifpe.evaluate(model, (x, y), tmifpe.Threat("linf", 0.0)).broken
+    0
+    """
+    request = _request(options)
+    classifier = model if isinstance(model, Classifier) else None
+    network: Model = classifier.module if classifier is not None else model  # pyright: ignore[reportAssignmentType]
+    source = _select(as_data(data), request)
+    if classifier is not None:
+        check_compatible(classifier, source)
+    get_norm(threat.norm)
+    attacks = _attacks(attack)
+    with lend(network, request.precision, request.device) as lent:
+        spec = replace(
+            _spec(source, threat, attacks, request, lent),
+            model=request.name or (classifier.name if classifier else type(network).__name__),
+            model_identity=classifier.identity if classifier else "",
+        )
+        if recorder is not None:
+            spec = _identified(spec, network, source, request)
+        job = Job(lent, source, threat, attacks, request.targets, request.mode, request.seed, eot=request.eot)
+        return _run(spec, job, request, recorder or NoRecorder())
+
+
+def _run(spec: RunSpec, job: Job, request: Request, recorder: Recorder) -> Result:
+    began = time.perf_counter()
+    try:
+        plan = recorder.begin(spec, _plan(job, request))
+        job = replace(job, batch_size=plan.batch_size)
+        recalled = {shard.shard: shard for shard in recorder.recall()}
+        done = _Total(plan.n, request)
+        for shard in range(len(plan)):
+            if shard in recalled:
+                done.add(recalled[shard])
+                continue
+            since = time.perf_counter()
+            result = run_shard(job, shard, plan.positions(shard), done.tick)
+            result.seconds = time.perf_counter() - since
+            recorder.save(result)
+            done.add(result)
+        resumed = sum(len(shard.outcomes) for shard in recalled.values())
+        seconds = time.perf_counter() - began + sum(shard.seconds for shard in recalled.values())
+        result = Result(spec, plan, Outcomes.concat(done.outcomes), done.tally, seconds, resumed, adv=done.joined_adv())
+        recorder.end(result)
+        return result
+    finally:
+        recorder.close()
+
+
+class _Total:
+    """What the finished shards add up to, and the progress bar's arithmetic."""
+
+    def __init__(self, n: int, request: Request) -> None:
+        self.n, self.request = n, request
+        self.outcomes: list[Outcomes] = []
+        self.adv: list[Tensor] = []
+        self.tally = Tally()
+        self.done = self.robust = 0
+
+    def add(self, shard: ShardResult) -> None:
+        self.outcomes.append(shard.outcomes)
+        self.tally = self.tally + shard.tally
+        self.done += len(shard.outcomes)
+        self.robust += int(shard.outcomes.robust.sum())
+        if self.request.keep_adv:
+            self.adv.append(shard.adv.cpu())
+        self.request.progress(Progress(self.n, self.done, self.robust, self.done - self.robust))
+
+    def tick(self, done: int, wrong: int) -> None:
+        """Within a shard: `done` of its examples have a verdict, `wrong` of them are misclassified or broken."""
+        robust = self.robust + done - wrong
+        self.request.progress(Progress(self.n, self.done + done, robust, self.done - self.robust + wrong))
+
+    def joined_adv(self) -> Tensor | None:
+        return torch.cat(self.adv) if self.adv else None
+
+
+def _request(options: dict[str, Any]) -> Request:
+    known = set(Request.__dataclass_fields__)
+    for name in options:
+        if name not in known:
+            raise InputError(f"evaluate has no option {name!r}; it takes {', '.join(sorted(known))}")
+    return Request(**options)
+
+
+def _attacks(attack: Attack | str | Sequence[Attack | str]) -> tuple[Attack, ...]:
+    several: Sequence[Attack | str] = (
+        attack if isinstance(attack, Sequence) and not isinstance(attack, str) else [attack]
+    )
+    return tuple(get_attack(one) if isinstance(one, str) else one for one in several)
+
+
+def _select(data: Data, request: Request) -> Data:
+    if request.indices is not None:
+        data = subset(data, request.indices)
+    if request.limit is not None and request.limit < len(data):
+        data = subset(data, range(request.limit))
+    if isinstance(request.targets, Tensor) and request.targets.shape != (len(data),):
+        raise InputError(f"targets must be {len(data)} classes, one per example, got {tuple(request.targets.shape)}")
+    return data
+
+
+def _spec(data: Data, threat: Threat, attacks: tuple[Attack, ...], request: Request, lent: Lent) -> RunSpec:
+    targets = request.targets
+    if isinstance(targets, Tensor):
+        targets = "given:" + _digest(targets)
+    return RunSpec(
+        model="",
+        model_identity="",
+        data=data.name,
+        data_identity="",
+        threat=threat,
+        attacks=tuple(attack_spelling(one) for one in attacks),
+        targets="none" if targets is None else str(targets),
+        mode=request.mode,
+        seed=request.seed,
+        precision=lent.precision,
+        eot=request.eot,
+        subset=_digest(torch.as_tensor(list(data.indices))),
+        n=len(data),
+    )
+
+
+def _identified(spec: RunSpec, network: Model, data: Data, request: Request) -> RunSpec:
+    """With what tells this model and data apart from others: needed only to store, and costs a pass over both."""
+    identity = spec.model_identity or model_identity(network, [request.name] if request.name else [])
+    if identity is None:
+        raise InputError(
+            "a model without parameters cannot be told apart from others; give it a name= to store its runs"
+        )
+    return replace(spec, model_identity=identity, data_identity=data.identity)
+
+
+def _digest(numbers: Tensor) -> str:
+    return hashlib.sha256(numbers.to(torch.int64).cpu().numpy().tobytes()).hexdigest()[:16]
+
+
+def _plan(job: Job, request: Request) -> Plan:
+    n = len(job.data)
+    batch = min(request.batch_size or _batch_size(job), n)
+    if request.shard_size is not None:
+        return Plan(n, batch, request.shard_size)
+    seconds = _seconds_per_look(job, batch) * sum(attack.budget for attack in job.attacks)
+    size = max(4 * batch, batch * math.ceil(SHARD_SECONDS / seconds / batch)) if seconds > 0 else n
+    return Plan(n, batch, min(size, n))
+
+
+def _batch_size(job: Job) -> int:
+    """Larger images, smaller batches: about 2^20 input values, between 16 and 512 images."""
+    pixels = max(1, math.prod(job.data.shape))
+    return max(16, min(512, 2 ** round(math.log2(2**20 / pixels))))
+
+
+def _seconds_per_look(job: Job, batch: int) -> float:
+    """Time of one forward and backward per example, by doing it (the second time, when caches are warm)."""
+    x, labels = job.data.fetch(range(min(batch, len(job.data))))
+    x = x.to(job.lent.device, job.lent.image_dtype)
+    queries = Queries(job.lent.model, job.lent.dtype)
+    best = math.inf
+    for _ in range(2):
+        since = time.perf_counter()
+        queries.look(x, lambda logits: logits.sum(dim=1))
+        best = min(best, time.perf_counter() - since)
+    return best / len(labels)

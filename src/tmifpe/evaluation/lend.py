@@ -1,0 +1,68 @@
+"""Getting a user's model ready for an evaluation, without changing it for the user."""
+
+from __future__ import annotations
+
+__all__ = ["Lent", "lend", "pick_device"]
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from tmifpe.attacks.frozen import device_of, dtype_of, frozen
+from tmifpe.core.errors import InputError
+from tmifpe.core.numerics import compute_dtype
+from tmifpe.core.types import Model
+from tmifpe.evaluation.spec import PRECISIONS, get_precision
+
+
+@dataclass(frozen=True)
+class Lent:
+    """A model in eval mode on its device, the dtype it runs in, and the dtype images are moved in."""
+
+    model: Model
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def image_dtype(self) -> torch.dtype:
+        return compute_dtype(self.dtype)
+
+    @property
+    def precision(self) -> str:
+        return next(name for name, dtype in PRECISIONS.items() if dtype == self.dtype)
+
+
+@contextmanager
+def lend(model: Model, precision: str | None = None, device: str | torch.device | None = None) -> Iterator[Lent]:
+    """The model in the wanted precision and place; a copy is converted where it differs, never the user's own."""
+    own = dtype_of(model)
+    dtype = get_precision(precision) if precision is not None else (own or torch.float32)
+    if dtype not in PRECISIONS.values():
+        raise InputError(f"the model runs in {dtype}; choose a precision out of {', '.join(PRECISIONS)}")
+    place = torch.device(device) if device is not None else (device_of(model) or torch.device("cpu"))
+    if isinstance(model, nn.Module) and (own not in (None, dtype) or device_of(model) not in (None, place)):
+        try:
+            model = copy.deepcopy(model).to(device=place, dtype=dtype)
+        except (RuntimeError, TypeError, NotImplementedError) as error:
+            raise InputError(f"this model cannot be converted to {dtype} on {place}: {error}") from error
+    with frozen(model) as still:
+        yield Lent(still, dtype, place)
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is CUDA, then Apple's MPS, then the CPU; anything else as torch spells it."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise InputError(f"device {name!r} cannot be used here: {reason}") from error
+    return device

@@ -1,0 +1,48 @@
+"""What an evaluation asks of whoever keeps its results. The run store is one; keeping nothing is another."""
+
+from __future__ import annotations
+
+__all__ = ["NoRecorder", "Recorder"]
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from tmifpe.evaluation.result import Result
+from tmifpe.evaluation.shard import ShardResult
+from tmifpe.evaluation.spec import Plan, RunSpec
+
+
+class Recorder(Protocol):
+    """Called in this order, once each but `save`: begin, recall, save per shard, end; close in every case."""
+
+    def begin(self, spec: RunSpec, plan: Plan) -> Plan:
+        """The plan to follow: the stored one if this spec was begun before, since shards must not change."""
+        ...
+
+    def recall(self) -> Iterable[ShardResult]:
+        """The shards that are finished already."""
+        ...
+
+    def save(self, result: ShardResult) -> None:
+        """Make a finished shard durable before the next one begins."""
+        ...
+
+    def end(self, result: Result) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class NoRecorder:
+    """Keeps nothing."""
+
+    def begin(self, spec: RunSpec, plan: Plan) -> Plan:  # noqa: ARG002
+        return plan
+
+    def recall(self) -> Iterable[ShardResult]:
+        return ()
+
+    def save(self, result: ShardResult) -> None: ...
+
+    def end(self, result: Result) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,142 @@
+"""What an evaluation found, as numbers that carry their own evidence."""
+
+from __future__ import annotations
+
+__all__ = ["Flag", "Progress", "Result"]
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from tmifpe.attacks.queries import Tally
+from tmifpe.core.options import parse
+from tmifpe.evaluation.intervals import wilson
+from tmifpe.evaluation.outcomes import Mark, Outcomes
+from tmifpe.evaluation.spec import Plan, RunSpec
+from tmifpe.version import __version__
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A reason to doubt the number: what was seen, and what to do about it."""
+
+    name: str
+    seen: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an evaluation has come. The robust accuracy so far lies in [robust, total - wrong] / total."""
+
+    total: int
+    done: int
+    robust: int
+    wrong: int
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return self.robust / self.total, (self.total - self.wrong) / self.total
+
+
+@dataclass(frozen=True)
+class Result:
+    """The answer to a `RunSpec`. Accuracies and the interval are fractions in [0, 1].
+
+    `robust_accuracy` is the share of all examples that are classified correctly and withstood every attack.
+    Targeted: examples left out (predicted or labelled as their target to begin with) are not counted in `n`.
+    """
+
+    spec: RunSpec
+    plan: Plan
+    outcomes: Outcomes
+    tally: Tally
+    seconds: float
+    resumed: int = 0
+    flags: tuple[Flag, ...] = ()
+    check_forwards: int = 0
+    """Forward passes spent on checks of the set-up, counted apart from the attack's."""
+    adv: Tensor | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def n(self) -> int:
+        return int(self.outcomes.counted.sum())
+
+    @property
+    def broken(self) -> int:
+        return int(self.outcomes.fooled.sum())
+
+    @property
+    def robust(self) -> int:
+        return int((self.outcomes.robust & self.outcomes.counted).sum())
+
+    @property
+    def clean_accuracy(self) -> float:
+        return float(self.outcomes.correct.mean()) if len(self.outcomes) else 0.0
+
+    @property
+    def robust_accuracy(self) -> float:
+        return self.robust / self.n if self.n else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95 % interval of the robust accuracy: the spread of the draw of examples, not of the seed."""
+        return wilson(self.robust, self.n)
+
+    @property
+    def success_rate(self) -> float:
+        """Broken examples as a share of those attacked."""
+        attacked = int((self.outcomes.correct & self.outcomes.counted).sum())
+        return self.broken / attacked if attacked else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as plain values, without the rows."""
+        _, options = parse(self.spec.attacks[0])
+        plain: dict[str, Any] = {
+            "clean_accuracy": self.clean_accuracy,
+            "robust_accuracy": self.robust_accuracy,
+            "interval": list(self.interval),
+            "n": self.n,
+            "broken": self.broken,
+            "norm": self.spec.threat.norm,
+            "eps": self.spec.threat.eps,
+            "loss": options.get("loss"),
+            "steps": options.get("steps"),
+            "seed": self.spec.seed,
+            "seconds": self.seconds,
+            "forwards": self.tally.forwards,
+            "backwards": self.tally.backwards,
+            "check_forwards": self.check_forwards,
+            "resumed": self.resumed,
+            "flags": [dataclasses.asdict(flag) for flag in self.flags],
+            "model": self.spec.model,
+            "data": self.spec.data,
+            "attacks": list(self.spec.attacks),
+            "mode": self.spec.mode,
+            "precision": self.spec.precision,
+            "batch_size": self.plan.batch_size,
+            "key": self.spec.key(),
+            "version": __version__,
+        }
+        if self.spec.targets != "none":
+            left_out = int(((self.outcomes.marks & Mark.LEFT_OUT) != 0).sum())
+            plain |= {"targets": self.spec.targets, "success_rate": self.success_rate, "left_out": left_out}
+        return plain
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return (
+            f"robust accuracy {self.robust_accuracy:.2%} (95 % interval {low:.2%} to {high:.2%}), "
+            f"clean {self.clean_accuracy:.2%}, n = {self.n}, {self.spec.threat.norm} eps = {self.spec.threat.eps:.6g}"
+        )
+
+    def per_class(self) -> dict[int, tuple[int, int, int]]:
+        """For every label: examples, correct ones, robust ones."""
+        labels, table = np.unique(self.outcomes.label), self.outcomes
+        return {
+            int(c): (int((m := table.label == c).sum()), int(table.correct[m].sum()), int(table.robust[m].sum()))
+            for c in labels
+        }

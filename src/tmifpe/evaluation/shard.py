@@ -1,0 +1,157 @@
+"""One shard: fetch, read clean, attack in stages, verify, and a row per example."""
+
+from __future__ import annotations
+
+__all__ = ["Job", "ShardResult", "run_shard"]
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tmifpe.attacks.loop import Attack, Loop, Verdicts, run
+from tmifpe.attacks.queries import Queries, Tally
+from tmifpe.attacks.rows import Problem
+from tmifpe.core import numerics
+from tmifpe.core.errors import InputError
+from tmifpe.core.types import Data, Threat
+from tmifpe.evaluation.lend import Lent
+from tmifpe.evaluation.outcomes import Mark, Outcomes
+from tmifpe.evaluation.targets import choose_targets
+from tmifpe.evaluation.verify import verify
+from tmifpe.norms import get_norm
+
+
+@dataclass(frozen=True)
+class Job:
+    """What stays the same from shard to shard."""
+
+    lent: Lent
+    data: Data
+    threat: Threat
+    attacks: tuple[Attack, ...]
+    targets: str | int | Tensor | None = None
+    mode: str = "verdict"
+    seed: int = 0
+    batch_size: int = 256
+    eot: int = 1
+
+
+@dataclass
+class ShardResult:
+    """What a shard gives back: outcomes in order, the points found, and what it cost."""
+
+    shard: int
+    outcomes: Outcomes
+    adv: Tensor
+    tally: Tally = field(default_factory=Tally)
+    seconds: float = 0.0
+
+
+def run_shard(
+    job: Job, shard: int, positions: range, tick: Callable[[int, int], None] = lambda *_: None
+) -> ShardResult:
+    """Evaluate the examples at `positions`; `tick(done, wrong)` is called at every look."""
+    queries = Queries(job.lent.model, job.lent.dtype, job.eot)
+    x, labels, indices = _fetch(job, positions)
+    logits = _read_clean(job, queries, x, labels)
+    outcomes = Outcomes.blank(len(x))
+    outcomes.index[:] = indices.cpu().numpy()
+    outcomes.label[:] = labels.cpu().numpy()
+    predictions = logits.argmax(dim=1)
+    outcomes.clean_pred[:] = outcomes.adv_pred[:] = predictions.cpu().numpy()
+    outcomes.margin[:] = numerics.margin(logits, labels).cpu().double().numpy()
+
+    targets = _targets(job, positions, logits, labels, indices)
+    open_rows = predictions == labels
+    if targets is not None:
+        outcomes.target[:] = targets.cpu().numpy()
+        given = (predictions == targets) | (labels == targets)
+        outcomes.marks[given.cpu().numpy()] |= Mark.LEFT_OUT
+        open_rows &= ~given
+    problem = Problem(x, labels, targets, indices, job.threat, job.seed)
+    adv = _attack(job, queries, problem, open_rows, outcomes, tick)
+    return ShardResult(shard, outcomes, adv, queries.tally)
+
+
+def _fetch(job: Job, positions: range) -> tuple[Tensor, Tensor, Tensor]:
+    x, labels = job.data.fetch(positions)
+    device = job.lent.device
+    indices = torch.as_tensor(np.asarray([job.data.indices[p] for p in positions], dtype=np.int64), device=device)
+    return x.to(device, job.lent.image_dtype), labels.to(device), indices
+
+
+def _read_clean(job: Job, queries: Queries, x: Tensor, labels: Tensor) -> Tensor:
+    logits = torch.cat([queries.logits(part) for part in x.split(job.batch_size)])
+    logits = logits.to(numerics.compute_dtype(logits.dtype))
+    if not bool(numerics.is_usable(logits).all()):
+        bad = int((~numerics.is_usable(logits)).sum())
+        raise InputError(
+            f"the model returns NaN or infinite logits for {bad} of {len(x)} clean images; "
+            f"check its weights, its normalisation and the precision ({job.lent.precision})"
+        )
+    if int(labels.max()) >= logits.shape[1]:
+        raise InputError(f"label {int(labels.max())} is out of range: the model has {logits.shape[1]} classes")
+    return logits
+
+
+def _targets(job: Job, positions: range, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor | None:
+    if job.targets is None:
+        return None
+    if isinstance(job.targets, Tensor):
+        targets = job.targets[list(positions)].to(labels)
+        if bool(((targets < 0) | (targets >= logits.shape[1])).any()):
+            raise InputError(f"targets must be classes from 0 to {logits.shape[1] - 1}")
+        return targets
+    return choose_targets(job.targets, logits, labels, indices, job.seed)
+
+
+def _attack(
+    job: Job,
+    queries: Queries,
+    problem: Problem,
+    open_rows: Tensor,
+    outcomes: Outcomes,
+    tick: Callable[[int, int], None],
+) -> Tensor:
+    """Every attack in turn on what the ones before it left standing; fills `outcomes`, returns the points."""
+    adv = problem.x.clone()
+    closed, broken = len(problem) - int(open_rows.sum()), 0
+    tick(closed, closed)
+    for stage, attack in enumerate(job.attacks):
+        rows = open_rows.nonzero()[:, 0]
+        if not len(rows):
+            break
+        last = stage == len(job.attacks) - 1
+        part = problem.take(rows)
+        part.stage = stage
+
+        def told(done: int, more: int, last: bool = last, broken: int = broken) -> None:
+            tick(closed + broken + (done if last else more), closed + broken + more)
+
+        loop = Loop(
+            job.batch_size, job.mode, lambda claimed, these: verify(claimed, these, queries, job.batch_size), told
+        )
+        verdicts = run(attack, part, queries, loop)
+        adv[rows] = verdicts.adv
+        _note(job, outcomes, rows.cpu().numpy(), part, verdicts, stage)
+        broken += int(verdicts.fooled.sum())
+        open_rows[rows[verdicts.fooled]] = False
+    return adv
+
+
+def _note(job: Job, outcomes: Outcomes, rows: NDArray[np.int64], part: Problem, verdicts: Verdicts, stage: int) -> None:
+    fooled = verdicts.fooled.cpu().numpy()
+    outcomes.fooled[rows] = fooled
+    outcomes.stage[rows[fooled]] = stage
+    outcomes.adv_pred[rows] = verdicts.prediction.cpu().numpy()
+    outcomes.steps_used[rows] += verdicts.steps.cpu().numpy().astype(np.int32)
+    outcomes.margin[rows] = verdicts.margin.cpu().double().numpy()
+    outcomes.size[rows] = get_norm(job.threat.norm).size(verdicts.adv - part.x).cpu().double().numpy()
+    zero, looks = verdicts.zero_grad.cpu().numpy(), np.maximum(verdicts.steps.cpu().numpy(), 1)
+    outcomes.marks[rows[verdicts.unusable.cpu().numpy() > 0]] |= Mark.UNUSABLE_LOGITS
+    outcomes.marks[rows[zero >= looks]] |= Mark.ZERO_GRADIENT
+    outcomes.marks[rows[(zero > 0) & (zero < looks)]] |= Mark.SOME_ZERO_GRADIENTS

@@ -1,0 +1,42 @@
+"""The attack is not believed: every claimed adversarial example is read again, in other company."""
+
+from __future__ import annotations
+
+__all__ = ["inside", "verify"]
+
+import torch
+from torch import Tensor
+
+from tmifpe.attacks.queries import Queries
+from tmifpe.attacks.rows import Problem
+from tmifpe.core import numerics
+from tmifpe.core.types import Threat
+from tmifpe.norms import get_norm
+
+
+def verify(adv: Tensor, problem: Problem, queries: Queries, batch_size: int) -> Tensor:
+    """Which of the claimed adversarial examples hold: inside ball and box, and misclassified (or predicted as the
+    target) in a fresh forward pass at another batch composition.
+
+    The claims come from different steps and are read in reverse order; a single one is read twice in one batch,
+    since a batch of one would be the composition it was claimed in.
+    """
+    order = torch.arange(len(adv) - 1, -1, -1, device=adv.device)
+    holds = inside(adv, problem.x, problem.threat)
+    for rows in order.split(batch_size):
+        company = rows.repeat(2) if len(rows) == 1 else rows
+        logits = queries.logits(adv[company])[: len(rows)]
+        part = problem.take(rows)
+        holds[rows] &= numerics.is_usable(logits) & part.succeeded(logits.argmax(dim=1))
+    return holds
+
+
+def inside(adv: Tensor, x: Tensor, threat: Threat) -> Tensor:
+    """Whether each point is in the ball and the box, up to the rounding of its own dtype."""
+    norm = get_norm(threat.norm)
+    wide = torch.float32 if adv.device.type == "mps" else torch.float64
+    size = norm.size(adv.to(wide) - x.to(wide))
+    slack = norm.size(numerics.rounding_of(adv, threat)).to(wide)
+    flat = adv.flatten(1)
+    boxed = (flat >= threat.low).all(dim=1) & (flat <= threat.high).all(dim=1)
+    return boxed & (size <= threat.eps + slack)

@@ -1,0 +1,48 @@
+"""The norms by name. To add one: a file beside this one, and a line below."""
+
+from __future__ import annotations
+
+__all__ = ["NORMS", "Norm", "get_norm"]
+
+from typing import ClassVar, Protocol
+
+from torch import Tensor
+
+from tmifpe.core.registry import Registry
+from tmifpe.core.types import Threat
+
+
+class Norm(Protocol):
+    """Pure functions on batches; the first dimension counts examples and is never mixed."""
+
+    name: ClassVar[str]
+
+    def size(self, delta: Tensor) -> Tensor:
+        """The norm of each perturbation, (n,)."""
+        ...
+
+    def project(self, adv: Tensor, x: Tensor, threat: Threat) -> Tensor:
+        """The nearest point (in the Euclidean sense) of ball ∩ box; x must lie in the box."""
+        ...
+
+    def direction(self, grad: Tensor) -> Tensor:
+        """The step of size one along which the linearised loss rises most; 0 where the gradient is 0 or NaN."""
+        ...
+
+    def start(self, x: Tensor, threat: Threat, seed: int, indices: Tensor, stage: int, restart: int) -> Tensor:
+        """A random feasible point; depends on (seed, example index, stage, restart) and x, on nothing else."""
+        ...
+
+
+NORMS: Registry[type[Norm]] = Registry("norm")
+NORMS.add("linf", "tmifpe.norms.linf:Linf", "largest change of any pixel")
+NORMS.add("l2", "tmifpe.norms.l2:L2", "Euclidean length of the change")
+
+
+def get_norm(name: str) -> Norm:
+    """The norm of that name.
+
+    >>> get_norm("linf").name
+    'linf'
+    """
+    return NORMS.get(name)()

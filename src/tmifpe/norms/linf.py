@@ -1,0 +1,37 @@
+"""The largest change of any pixel."""
+
+from __future__ import annotations
+
+__all__ = ["Linf"]
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from tmifpe.core import seeding
+from tmifpe.core.types import Threat
+
+
+@dataclass(frozen=True)
+class Linf:
+    name: ClassVar[str] = "linf"
+
+    def size(self, delta: Tensor) -> Tensor:
+        return delta.abs().flatten(1).amax(dim=1)
+
+    def project(self, adv: Tensor, x: Tensor, threat: Threat) -> Tensor:
+        # Ball and box are both boxes, so their intersection is one, and clamping to it is exact.
+        lower = (x - threat.eps).clamp_(min=threat.low)
+        upper = (x + threat.eps).clamp_(max=threat.high)
+        return torch.clamp(adv, lower, upper)
+
+    def direction(self, grad: Tensor) -> Tensor:
+        # sign(NaN) is NaN: one lost pixel must not poison the image.
+        return torch.nan_to_num_(torch.sign(grad), nan=0.0)
+
+    def start(self, x: Tensor, threat: Threat, seed: int, indices: Tensor, stage: int, restart: int) -> Tensor:
+        # u ~ Uniform[-eps, eps], then projected, as below eq:pgd.
+        noise = seeding.uniform(seed, indices, stage, restart, tuple(x.shape[1:])).to(x.dtype)
+        return self.project(x + threat.eps * (2 * noise - 1), x, threat)
