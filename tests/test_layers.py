@@ -1,0 +1,130 @@
+"""The house keeps its shape: knowledge goes one way, files stay small, and every module says what it offers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parent.parent / "src" / "tmifpe"
+FILES = sorted(SRC.rglob("*.py"))
+LONGEST = 400
+
+# What each folder may import besides itself. `version` holds two constants and is open to all.
+LAYERS: dict[str, set[str]] = {
+    "core": set(),
+    "theory": {"core"},
+    "losses": {"core", "theory"},
+    "norms": {"core", "theory"},
+    "attacks": {"core", "theory", "losses", "norms"},
+    "models": {"core"},
+    "data": {"core"},
+    "engines": {"core", "attacks", "models", "data"},
+    "evaluation": {"core", "theory", "losses", "norms", "attacks", "models", "data", "engines"},
+    "report": {"core", "theory", "evaluation"},
+    "compat": {"core", "attacks", "evaluation"},
+}
+# The command line and the modules beside the folders are doors: they may open everything.
+LAYERS["cli"] = {*LAYERS, ""}
+
+
+def modules_named(tree: ast.AST, package: str) -> Iterator[str]:
+    """Every module of tmifpe that the code names: imports anywhere in the file, and the strings of a registry."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            start = parts[: len(parts) - node.level + 1] if node.level else []
+            module = ".".join([*start, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" if module == "tmifpe" else module for alias in node.names)
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"tmifpe(\.\w+)*:\w+", str(node.value)):
+            # "tmifpe.losses.ce:CE" is an import that happens later.
+            yield str(node.value).partition(":")[0]
+
+
+def layers_named(source: str, package: str) -> set[str]:
+    """The folders of tmifpe that the code names; "" is the package itself or a module beside the folders."""
+    named = set()
+    for module in modules_named(ast.parse(source), package):
+        parts = module.split(".")
+        if parts[0] == "tmifpe" and parts[1:2] != ["version"]:
+            named.add(parts[1] if len(parts) > 1 and parts[1] in LAYERS else "")
+    return named
+
+
+def layer_of(path: Path) -> str:
+    parts = path.relative_to(SRC).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def ids(path: Path) -> str:
+    return str(path.relative_to(SRC))
+
+
+def test_there_are_files_to_look_at() -> None:
+    assert {layer_of(path) for path in FILES} > {"core", "losses", "attacks"}
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("from tmifpe.losses.ce import CE", {"losses"}),
+        ("def f():\n    import tmifpe.cli.demo", {"cli"}),
+        ("from ..theory import solver", {"theory"}),
+        ("from . import solver", {"core"}),
+        ("from tmifpe import theory", {"theory"}),
+        ("from tmifpe import PGD", {""}),
+        ("import tmifpe", {""}),
+        ("R.add('ce', 'tmifpe.losses.ce:CE', 'text')", {"losses"}),
+        ("from tmifpe.version import __version__\nimport torch", set()),
+    ],
+)
+def test_imports_are_seen(source: str, named: set[str]) -> None:
+    assert layers_named(source, "tmifpe.core") == named
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if layer_of(p)], ids=ids)
+def test_knowledge_goes_one_way(path: Path) -> None:
+    layer = layer_of(path)
+    assert layer in LAYERS, f"{layer} is a new folder: give it a line in LAYERS and in CONTRIBUTING.md"
+    package = ".".join(["tmifpe", *path.relative_to(SRC).parent.parts])
+    forbidden = layers_named(path.read_text(encoding="utf-8"), package) - LAYERS[layer] - {layer}
+    assert not forbidden, f"{layer} must not import {sorted(forbidden)}"
+
+
+def test_layers_have_no_cycle() -> None:
+    done: set[str] = {""}
+    while waiting := {layer for layer in LAYERS if layer not in done}:
+        free = {layer for layer in waiting if LAYERS[layer] <= done}
+        assert free, f"a cycle among {sorted(waiting)}"
+        done |= free
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids)
+def test_file_can_be_read_in_a_sitting(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= LONGEST, f"{lines} lines; split it by what it is about"
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids)
+def test_file_is_named_after_what_it_holds(path: Path) -> None:
+    assert path.stem not in {"utils", "util", "base", "misc", "helpers", "common"}
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if not re.match(r"_(?!_init__)", p.stem)], ids=ids)
+def test_public_module_says_what_it_offers(path: Path) -> None:
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    if all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in body):
+        return  # nothing but a docstring
+    assigned = {
+        target.id
+        for node in body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    assert "__all__" in assigned
