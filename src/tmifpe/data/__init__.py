@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["DATA", "as_data", "load_data", "read_indices", "subset"]
+__all__ = ["DATA", "as_data", "load_data", "read_indices", "read_numbers", "subset"]
 
 from tmifpe.data.catalogue import DATA
 from tmifpe.data.load import load_data
-from tmifpe.data.subset import read_indices, subset
+from tmifpe.data.subset import read_indices, read_numbers, subset
 from tmifpe.data.wrap import as_data

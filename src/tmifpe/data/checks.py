@@ -51,6 +51,8 @@ def check_images(images: Tensor, what: str) -> Tensor:
     """Images as a model gets them: uint8 scaled to [0, 1] in float32, floating ones checked and left as they are."""
     if images.dtype == torch.uint8:
         return images.to(torch.float32).div_(255)  # the very floats of torchvision's ToTensor
+    if images.numel() == 0:
+        return images
     low, high = (float(edge) for edge in torch.aminmax(images.detach()))
     if not (isfinite(low) and isfinite(high)):
         raise InputError(f"the images of {what} hold NaN or infinite values")

@@ -78,6 +78,11 @@ def _empty_array(*_: Any) -> np.ndarray:
     return np.empty((0,), np.uint8)
 
 
+def _from_buffer(buffer: bytes, dtype: np.dtype, shape: tuple[int, ...], order: str = "C") -> np.ndarray:
+    """How numpy writes arrays in protocol 5; the bytes are in the file, so nothing larger is made."""
+    return np.frombuffer(buffer, dtype).reshape(shape, order="F" if order == "F" else "C")
+
+
 def _encode(text: str, encoding: str = "latin1") -> bytes:
     """How Python 3 writes bytes in protocol 2; no other codec is needed."""
     if encoding not in ("latin1", "latin-1"):
@@ -87,6 +92,7 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
 
 _KNOWN: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
     ("numpy", "ndarray"): "ndarray",  # only ever named as _reconstruct's argument; a text cannot be called
     ("numpy", "dtype"): np.dtype,
     ("_codecs", "encode"): _encode,

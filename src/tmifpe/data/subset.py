@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Subset", "read_indices", "subset"]
+__all__ = ["Subset", "read_indices", "read_numbers", "subset"]
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -96,6 +96,15 @@ def read_indices(path: str | Path) -> list[int | str]:
     if not found:
         raise InputError(f"{path} holds no indices")
     return found
+
+
+def read_numbers(path: str | Path) -> list[int]:
+    """The whole numbers in a file, for which names make no sense: say, one target class per example."""
+    found = read_indices(path)
+    names = [word for word in found if isinstance(word, str)]
+    if names:
+        raise InputError(f"{path} must hold whole numbers, got {names[0]!r}")
+    return [int(number) for number in found]
 
 
 def _position(data: Data, index: int | str) -> int:

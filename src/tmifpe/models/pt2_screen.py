@@ -31,53 +31,12 @@ _OPERATOR = re.compile(
 _NAME = re.compile(r"[\w.]*")
 _TREE_TYPE = re.compile(r'"type":\s*"(?!builtins\.(?:tuple|list|dict)"|collections\.OrderedDict")')
 _INPUT = re.compile(r"\bL(\['\w+'\]|\[\d+\])+|'(s|u|zuf|zf)\d+'")
-_SYMBOL = re.compile(r"(s|u|zuf|zf)\d+")
-_ARITHMETIC = re.compile(r"[\w\s+\-*/%(),.<>=!&|~\[\]]*")
-_WORDS = frozenset(
-    (
-        "Max",
-        "Min",
-        "Mod",
-        "PythonMod",
-        "FloorDiv",
-        "CleanDiv",
-        "CeilDiv",
-        "CeilToInt",
-        "FloorToInt",
-        "TruncToInt",
-        "IntTrueDiv",
-        "FloatTrueDiv",
-        "ToFloat",
-        "Integer",
-        "Float",
-        "Symbol",
-        "Add",
-        "Mul",
-        "Pow",
-        "Eq",
-        "Ne",
-        "Ge",
-        "Gt",
-        "Le",
-        "Lt",
-        "And",
-        "Or",
-        "Not",
-        "True",
-        "False",
-        "positive",
-        "integer",
-        "nonnegative",
-        "int_oo",
-        "oo",
-        "size",
-        "stride",
-        "storage_offset",
-        "and",
-        "or",
-        "not",
-    )
+_WORD = re.compile(
+    r"(s|u|zuf|zf)\d+|Symbol|Integer|Float|True|False|positive|nonnegative|integer|int_oo|oo"
+    r"|Add|Mul|Pow|Max|Min|Mod|PythonMod|FloorDiv|CleanDiv|CeilDiv|IntTrueDiv|FloatTrueDiv"
+    r"|CeilToInt|FloorToInt|TruncToInt|ToFloat|Eq|Ne|Ge|Gt|Le|Lt|And|Or|Not|and|or|not|size|stride|storage_offset"
 )
+_ARITHMETIC = re.compile(r"[\w\s+\-*/%(),.<>=!&|~\[\]]*")
 _MAX_JSON = 256 << 20
 
 
@@ -133,7 +92,7 @@ def _screen_field(key: str, value: Any, path: Path) -> None:
 def _is_arithmetic(text: str) -> bool:
     rest = _INPUT.sub(" ", text)  # the quoted names of inputs and of size symbols
     words = re.findall(r"[A-Za-z_]\w*", rest)
-    return _ARITHMETIC.fullmatch(rest) is not None and all(_SYMBOL.fullmatch(w) or w in _WORDS for w in words)
+    return _ARITHMETIC.fullmatch(rest) is not None and all(_WORD.fullmatch(word) for word in words)
 
 
 def _fields(content: Any) -> Iterator[tuple[str, Any]]:
