@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tmifpe.core.numerics import attach_gradient, compute_dtype, is_usable, rival
+from tmifpe.core.numerics import attach_gradient, compute_dtype, exp_or_zero, is_usable, rival
 from tmifpe.losses.loss import aim_of, check_classes
 
 
@@ -38,10 +38,11 @@ class CEMargin:
             top = rival(z, aim[:, 0])[:, None]
             # One finite logit: every rival is -inf and weighs nothing; any finite shift will do.
             shift = torch.where(top > -torch.inf, top, 0.0)
-            e = torch.exp(z - shift).scatter(1, aim, 0.0)
+            e = exp_or_zero(z - shift).scatter(1, aim, 0.0)
             total = e.sum(dim=1, keepdim=True)
             x = (shift - z.gather(1, aim)) + torch.log(total)
-            pull = torch.sigmoid(x)
+            # sigmoid(x) as a quotient: torch's own is 0 from x = -89 on, where e^-x overflows.
+            pull = torch.exp(x.clamp(max=0.0)) / (1.0 + torch.exp(-x.abs()))
             weights = (e * (pull / total.clamp(min=1.0))).scatter(1, aim, -pull)  # total >= 1 unless it is 0
             weights = torch.where(usable[:, None], weights, 0.0)
             # The default threshold of 20 replaces softplus by the identity, wrong by 2e-9.

@@ -44,7 +44,8 @@ class DLR:
                 ranks = (2, 3)
             away = torch.zeros_like(z).scatter_(1, labels[:, None], 1.0)
             spread, slope = _spread(z, ranks)
-            ratio = (other - own) / spread
+            # Label and target both -inf: neither leads, and -inf - -inf must not be NaN.
+            ratio = torch.where(other == own, 0.0, other - own) / spread
             weights = (toward - away - torch.nan_to_num(ratio * slope)) / spread
             usable = is_usable(z)
             value = torch.where(usable, ratio[:, 0], 0.0)

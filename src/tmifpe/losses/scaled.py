@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tmifpe.core.numerics import attach_gradient, safe_gap
+from tmifpe.core.numerics import attach_gradient, exp_or_zero, safe_gap
 from tmifpe.theory.solver import T_TWO, one_step_t, solve_t
 
 
@@ -71,15 +71,15 @@ def attached(z: Tensor, rows: Rows, t: Tensor, targeted: bool) -> Tensor:
     Without c no gap, however small or large, can over- or underflow, and each row's direction is the same. The
     aim's own weight is minus the sum of the others, so nothing cancels, and the weights sum to 0.
     """
-    e = torch.exp(rows.r * t[:, None])
-    own = e.gather(1, rows.aim)
-    others = e.scatter_(1, rows.aim, 0.0)
+    scale = t[:, None]
+    others = exp_or_zero(rows.r * scale).scatter_(1, rows.aim, 0.0)
     so = others.sum(dim=1, keepdim=True)
-    total = so + own
-    weights = (others / total).scatter_(1, rows.aim, -so / total)
-    high = torch.log1p(so)
-    low = torch.log(total) - rows.own * t[:, None]
-    value = torch.where(rows.own == 0, high, low)[:, 0]
+    own = rows.own * scale
+    # The sum B of all exponentials less 1, without cancellation where the aim is the top and so is small.
+    excess = so + torch.expm1(own)
+    total = excess + 1.0
+    weights = (others / total).scatter_(1, rows.aim, so / -total)
+    value = (torch.log1p(excess) - own)[:, 0]
     value = torch.where(rows.usable, value, 0.0)
     weights = torch.where(rows.usable[:, None], weights, 0.0)
     return attach_gradient(z, -value, -weights) if targeted else attach_gradient(z, value, weights)

@@ -21,23 +21,23 @@ from tmifpe.core.errors import InputError
 _UNIMODAL = 13  # the largest K for which G has one critical point whatever the logits
 _GRID = 64
 _WIDEN = 1e-6  # with all runners-up tied t* is the upper end itself: a step one ulp outside must not be refused
-# Beyond this ratio exp(-t d) is 0 in every dtype for every t of the bracket; finite, so that 0 * d is 0 and not NaN.
-_FAR = 1e4
+_FAR = 1e4  # a ratio that has no weight at any t of the bracket; finite, so that its moments are not NaN
+_NIL = -80.0  # e^-80 is nothing beside q >= e^-t; exponents are cut there, since exp is very slow where it underflows
 # Newton steps that reach the last digits from t = 1.2 for K <= 10, for K <= 13 (where two maxima nearly form), and from
 # a grid point; measured over random, clustered and near-degenerate rows. Fixed numbers, so a GPU is never waited for.
 _STEPS = {torch.float32: (4, 7, 4), torch.float64: (7, 10, 8)}
-_CHUNK = 1 << 20  # numbers held at once while the grid is evaluated
+_CACHE = 1 << 16  # numbers held at once while the grid is evaluated
 
 
 def lambert_w(x: float) -> float:
-    """The w >= 0 with w e^w = x, for x >= 0, by Newton's method on w + ln w = ln x.
+    """The w >= 0 with w e^w = x, for x >= 0, by Newton's method from above.
 
     >>> round(1 + lambert_w(1 / math.e), 12)
     1.278464542761
     """
     if x < 0:
         raise ValueError(f"lambert_w needs x >= 0, got {x}")
-    w = math.log1p(x)  # an upper bound that is right to first order
+    w = math.log1p(x)  # an upper bound, from which the convex w e^w is descended without overshoot
     for _ in range(50):
         step = (w - x * math.exp(-w)) / (1.0 + w)
         w -= step
@@ -78,7 +78,7 @@ def solve_t(d: Tensor, classes: int | None = None) -> Tensor:
 
     `classes` is K where the columns of d include ones that are no rivals (then inf), e.g. the top itself.
 
-    >>> solve_t(torch.tensor([[1.0, 1.0]], dtype=torch.float64)).item() == bracket(3)[1]
+    >>> round(solve_t(torch.tensor([[1.0, 1.0]], dtype=torch.float64)).item(), 12) == round(bracket(3)[1], 12)
     True
     """
     count = d.shape[1] + 1 if classes is None else classes
@@ -97,7 +97,7 @@ def solve_t(d: Tensor, classes: int | None = None) -> Tensor:
 def one_step_t(d: Tensor) -> Tensor:
     """eq:t_star evaluated once at t = 1, as if it were a closed form: (1 + q)/m = Delta B (B-1)/(-S)."""
     near = d.clamp(max=_FAR)
-    e = torch.exp(-near)
+    e = torch.exp((-near).clamp(min=_NIL))  # never all 0, so t is a number even without a rival
     q = e.sum(dim=1)
     return (1.0 + q) * q / (e * near).sum(dim=1)
 
@@ -129,10 +129,12 @@ def _newton(d: Tensor, t: Tensor, low: Tensor, high: Tensor, steps: int) -> Tens
     minus = -d
     floor, ceiling = low, high
     for k in range(steps):
-        q, s1, s2 = (powers * torch.exp(minus * t)).sum(dim=1).unbind(0)
+        q, s1, s2 = (powers * torch.exp((minus * t).clamp_(min=_NIL))).sum(dim=1).unbind(0)
         tm, b = t * s1 / q, q + one
-        minus_slope = t * s2 / s1 - tm - one - tm * q / b  # slope of L in log t: 1 - t V/m + t m q/(1+q)
-        step = t * torch.exp(torch.log(tm / b) / minus_slope)
+        ratio = tm / b
+        # minus the slope of L in log t, which is 1 - t V/m + t m q/(1+q)
+        fall = torch.addcmul(t * s2 / s1 - (tm + one), ratio, q, value=-1)
+        step = t * torch.exp(torch.log(ratio) / fall)
         if k < 2:
             # The ends are tight and not yet tried, so a step beyond them is best cut off there.
             t = torch.minimum(torch.maximum(step, floor), ceiling)
@@ -149,9 +151,9 @@ def _log_grid(low: float, high: float, points: int, like: Tensor) -> Tensor:
 
 
 def _grid_heights(d: Tensor, grid: Tensor) -> Tensor:
-    """G (points, n) for ratios d (K-1, n), in pieces that bound the memory."""
-    size = max(1, _CHUNK // max(1, d.numel()))
-    q = torch.cat([torch.exp(d * -part[:, None, None]).sum(dim=1) for part in grid.split(size)])
+    """G (points, n) for ratios d (K-1, n), in pieces that stay in the cache: memory is what costs here."""
+    size = max(1, _CACHE // max(1, d.numel()))
+    q = torch.cat([(d * -t[:, None, None]).clamp_(min=_NIL).exp_().sum(dim=1) for t in grid.split(size)])
     return grid[:, None] * q / (1.0 + q)
 
 
