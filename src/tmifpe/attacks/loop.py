@@ -11,7 +11,7 @@ from __future__ import annotations
 __all__ = ["Attack", "Loop", "State", "Verdicts", "run", "strongest"]
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -36,6 +36,8 @@ class Attack(Protocol):
     """A frozen dataclass of plain values; everything that changes is in its state."""
 
     name: ClassVar[str]
+    reads_clean: ClassVar[bool]
+    """Whether it needs `problem.clean`; the loop reads it where the caller has not."""
 
     @property
     def budget(self) -> int:
@@ -199,12 +201,12 @@ class _Run:
             if bool(mask.any()):
                 settle(self.batch.take(mask.nonzero()[:, 0]))
         free = through.nonzero()[:, 0]
-        fresh = self._admit(len(free))
-        if len(fresh):
-            self.batch.put(free[: len(fresh)], fresh)
-        if len(fresh) < len(free):
+        waiting = min(len(free), len(self.problem) - self.next)
+        if waiting:
+            self.batch.put(free[:waiting], self._admit(waiting))
+        if waiting < len(free):
             stay = torch.ones_like(through)
-            stay[free[len(fresh) :]] = False
+            stay[free[waiting:]] = False
             self.batch = self.batch.take(stay.nonzero()[:, 0])
 
     def _claim(self, seat: _Seat) -> None:
@@ -251,6 +253,9 @@ class _Run:
 
 def run(attack: Attack, problem: Problem, queries: Queries, loop: Loop) -> Verdicts:
     """Run `attack` on every example of `problem` and return a verdict for each, in the same order."""
+    if attack.reads_clean and problem.clean is None:
+        clean = torch.cat([queries.logits(part) for part in problem.x.split(loop.batch_size)])
+        problem = replace(problem, clean=clean)
     return _Run(attack, problem, queries, loop).go()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["L2"]
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -52,7 +53,7 @@ class L2:
         shape = tuple(x.shape[1:])
         way = self.direction(seeding.normal(seed, indices, stage, restart, shape).to(x.dtype))
         radius = seeding.uniform(seed ^ 0x5EED, indices, stage, restart, (1,))[:, 0].to(x.dtype)
-        radius = threat.eps * radius ** (1.0 / max(1, x[0].numel()))
+        radius = threat.eps * radius ** (1.0 / math.prod(shape))
         return self.project(x + _column(radius, x) * way, x, threat)
 
 

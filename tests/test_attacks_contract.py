@@ -1,0 +1,248 @@
+"""Every attack in the registry, on models whose answer is known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tests.linear import Linear, distance, examples, examples_at
+from tmifpe import Threat
+from tmifpe.attacks import ATTACKS, PGD, Loop, Problem, Queries, attack_spelling, get_attack, run
+from tmifpe.core.errors import InputError
+from tmifpe.losses import LOSSES
+from tmifpe.norms import NORMS, get_norm
+
+LOSS_NAMES = [name for name in LOSSES if not name.startswith("dlr")]  # DLR needs three classes
+
+
+@pytest.mark.parametrize("name", list(ATTACKS))
+@pytest.mark.parametrize("norm", list(NORMS))
+class TestEveryAttack:
+    def test_eps_zero_changes_nothing(self, name, norm):
+        model = Linear(3)
+        x, y = examples(model, 9)
+        assert torch.equal(get_attack(name)(model, x, y, Threat(norm, 0.0)), x)
+
+    def test_stays_in_ball_and_box(self, name, norm):
+        model = Linear(3)
+        x, y = examples(model, 9, spread=0.3)
+        x = x.clamp(0, 1)
+        adv = get_attack(name)(model, x, y, Threat(norm, 0.7))
+        assert (get_norm(norm).size(adv - x) <= 0.7 * (1 + 1e-9)).all()
+        assert ((adv >= 0) & (adv <= 1)).all()
+
+    def test_same_seed_same_answer_whatever_the_batch(self, name, norm):
+        model = Linear(3)
+        x, y = examples(model, 11)
+        attack, threat = get_attack(name), Threat(norm, 0.1)
+        whole = attack(model, x, y, threat, seed=3)
+        assert torch.equal(whole, attack(model, x, y, threat, seed=3))
+        torch.testing.assert_close(whole, attack(model, x, y, threat, seed=3, batch_size=4), rtol=0, atol=1e-12)
+        part = torch.tensor([7, 2, 9])
+        alone = attack(model, x[part], y[part], threat, seed=3, indices=part)
+        torch.testing.assert_close(whole[part], alone, rtol=0, atol=1e-12)
+
+    def test_reaches_the_closed_form_of_two_classes(self, name, norm):
+        model = Linear(2)
+        x, y = examples_at(model, 32, norm, 0.01)
+        for share, wanted in ((0.99, 0), (1.01, 32)):
+            adv = get_attack(name)(model, x, y, Threat(norm, share * 0.01))
+            assert int((model(adv).argmax(dim=1) != y).sum()) == wanted
+
+    def test_is_spelled_and_read_back(self, name, norm):
+        attack = get_attack(name)
+        assert get_attack(attack_spelling(attack)) == attack
+        assert hash(attack) == hash(get_attack(name))
+
+
+@pytest.mark.parametrize("norm", list(NORMS))
+@pytest.mark.parametrize("loss", LOSS_NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_two_classes_break_exactly_at_the_boundary(loss, norm, dtype):
+    """Never at 0.99 times the distance, always at 1.01 times."""
+    model = Linear(2, seed=1, dtype=dtype)
+    x, y = examples_at(model, 256, norm, 0.01, seed=1)
+    for share, wanted in ((0.99, 0), (1.01, 256)):
+        adv = PGD(loss=loss, steps=20)(model, x, y, Threat(norm, share * 0.01))
+        assert int((model(adv).argmax(dim=1) != y).sum()) == wanted
+
+
+@pytest.mark.parametrize("norm", list(NORMS))
+@pytest.mark.parametrize("loss", [*LOSS_NAMES, "dlr"])
+def test_ten_classes_targeted_at_the_nearest(loss, norm, record_property):
+    model = Linear(10, seed=2)
+    x, y = examples_at(model, 256, norm, 0.01, seed=2)
+    _, nearest = distance(model, x, y, norm)
+    rates = {}
+    for share in (0.99, 1.01):
+        adv = PGD(loss=loss)(model, x, y, Threat(norm, share * 0.01), targets=nearest)
+        rates[share] = float((model(adv).argmax(dim=1) == nearest).double().mean())
+    record_property("success towards the nearest class", str(rates))
+    assert rates[0.99] == 0
+    if loss in ("cw", "tmifpe", "tmifpe-naive"):
+        assert rates[1.01] == 1
+    # The other losses also push down classes that do not matter, and may stop short of 1.01 times.
+
+
+@pytest.mark.parametrize("norm", list(NORMS))
+def test_ten_classes_untargeted_tmifpe_breaks_nine_in_ten(norm, record_property):
+    """Success rate at 1.05 times the distance; CE is reported beside it."""
+    model = Linear(10, seed=3)
+    x, y = examples_at(model, 512, norm, 0.01, seed=3)
+    rates = {}
+    for loss in ("ce", "tmifpe"):
+        adv = PGD(loss=loss)(model, x, y, Threat(norm, 1.05 * 0.01))
+        rates[loss] = float((model(adv).argmax(dim=1) != y).double().mean())
+    record_property("success at 1.05 times the distance", str(rates))
+    assert rates["tmifpe"] >= 0.90
+    assert rates["tmifpe"] >= rates["ce"]
+
+
+def problem_of(model: Linear, n: int, threat: Threat) -> Problem:
+    x, y = examples(model, n)
+    return Problem(x, y, None, torch.arange(n), threat)
+
+
+def test_verdict_and_strongest_agree():
+    model, threat = Linear(5, seed=4), Threat("linf", 0.003)
+    problem = problem_of(model, 60, threat)
+    results = {mode: run(PGD(steps=20), problem, Queries(model), Loop(16, mode)) for mode in ("verdict", "strongest")}
+    assert torch.equal(results["verdict"].fooled, results["strongest"].fooled)
+    assert 5 < int(results["verdict"].fooled.sum()) < 55
+    robust = ~results["verdict"].fooled
+    assert torch.equal(results["verdict"].adv[robust], problem.x[robust])
+    assert (results["strongest"].margin >= results["verdict"].margin - 1e-9).all()
+
+
+def test_strongest_keeps_the_best_point_not_the_last():
+    """A bowl whose brim lies behind the first step: the last iterates are worse than the first."""
+
+    class Bowl(nn.Module):
+        def forward(self, x):
+            height = -(x.flatten(1)[:, 0] - 0.55).abs()
+            return torch.stack([-height, height], dim=1)
+
+    x = torch.full((1, 1, 1, 1), 0.5)
+    adv = PGD(loss="cw", steps=7, schedule="constant", step_size=0.9, momentum=0.0, random_start=False)(
+        Bowl(), x, torch.tensor([0]), Threat("linf", 0.1)
+    )
+    assert abs(adv.item() - 0.55) < 0.06
+
+
+def test_queries_are_counted_and_few():
+    model = Linear(3)
+    queries = Queries(model)
+    problem = problem_of(model, 40, Threat("linf", 1e-6))
+    run(PGD(steps=10), problem, queries, Loop(16, "strongest"))
+    assert (queries.tally.forwards, queries.tally.backwards) == (40 * 11, 40 * 10)
+
+
+def test_broken_examples_leave_early():
+    model = Linear(3)
+    queries = Queries(model)
+    verdicts = run(PGD(steps=50), problem_of(model, 40, Threat("linf", 0.4)), queries, Loop(8))
+    assert verdicts.fooled.all()
+    assert queries.tally.forwards < 40 * 10
+    assert int(verdicts.steps.max()) < 10
+
+
+def test_a_claim_that_fails_goes_back_for_its_remaining_steps():
+    model, threat = Linear(3), Threat("linf", 0.3)
+    problem = problem_of(model, 20, threat)
+    seen: list[int] = []
+
+    def doubt(adv, part):
+        seen.extend(part.indices.tolist())
+        # the first two claims of every example are refused
+        return torch.tensor([seen.count(i) > 2 for i in part.indices.tolist()])
+
+    verdicts = run(PGD(steps=30), problem, Queries(model), Loop(6, verify=doubt))
+    assert verdicts.fooled.all()
+    assert all(seen.count(i) == 3 for i in range(20))
+    never = run(PGD(steps=5), problem, Queries(model), Loop(6, verify=lambda adv, part: torch.zeros(len(adv)).bool()))
+    assert not never.fooled.any()
+    assert torch.equal(never.adv, problem.x)
+
+
+def test_restarts_start_anew_and_only_help():
+    model, threat = Linear(10, seed=5), Threat("linf", 0.004)
+    problem = problem_of(model, 80, threat)
+    once = run(PGD(steps=3), problem, Queries(model), Loop(32, "strongest"))
+    queries = Queries(model)
+    thrice = run(PGD(steps=3, restarts=3), problem, queries, Loop(32, "strongest"))
+    assert (thrice.margin >= once.margin - 1e-12).all()
+    assert (thrice.margin > once.margin + 1e-9).any()
+    assert queries.tally.forwards == 80 * 12
+
+
+def test_models_without_gradient_are_survived():
+    class Steps(nn.Module):
+        def forward(self, x):
+            with torch.no_grad():
+                s = (x.flatten(1).sum(dim=1) * 8).round()
+                return torch.stack([s, 80 - s], dim=1)
+
+    x = torch.full((2, 1, 4, 4), 0.5)
+    problem = Problem(x, torch.tensor([0, 0]), None, torch.arange(2), Threat("linf", 0.01))
+    verdicts = run(PGD(steps=4), problem, Queries(Steps()), Loop())
+    assert (verdicts.zero_grad == 4).all()
+
+
+def test_unusable_logits_never_count_as_success():
+    class Breaks(nn.Module):
+        def forward(self, x):
+            s = x.flatten(1).sum(dim=1)
+            bad = torch.where(s > 8.2, torch.nan, s)
+            return torch.stack([8.0 - s * 0, bad - 8], dim=1)
+
+    x = torch.full((3, 1, 4, 4), 0.5)
+    problem = Problem(x, torch.zeros(3, dtype=torch.long), None, torch.arange(3), Threat("linf", 0.3))
+    verdicts = run(PGD(loss="cw", steps=10), problem, Queries(Breaks()), Loop())
+    assert not verdicts.fooled.any()
+    assert (verdicts.unusable > 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_every_dtype_of_image_is_handled(dtype):
+    model = Linear(3, dtype=torch.float32)
+    x, y = examples(model, 5)
+    adv = PGD(steps=5)(model, x.to(dtype), y, Threat("linf", 0.3))
+    assert adv.dtype == dtype
+    assert (model(adv.float()).argmax(dim=1) != y).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"steps": 0},
+        {"steps": 2.5},
+        {"restarts": 0},
+        {"momentum": 1.5},
+        {"momentum": float("nan")},
+        {"step_size": 0},
+        {"schedule": "cosin"},
+        {"loss": "tmipfe"},
+        {"momentum_on": "x"},
+    ],
+)
+def test_bad_options_are_one_sentence(options):
+    with pytest.raises(InputError) as caught:
+        PGD(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_calls_are_one_sentence():
+    model = Linear(3)
+    x, y = examples(model, 4)
+    threat = Threat("linf", 0.1)
+    for bad in (
+        lambda: PGD()(model, x + 2, y, threat),
+        lambda: PGD()(model, x, y[:2], threat),
+        lambda: PGD()(model, x, y.double(), threat),
+        lambda: PGD()(lambda z: z, x, y, threat),
+        lambda: PGD(loss="dlr")(Linear(2), x, y.clamp(max=1), threat),
+        lambda: PGD()(model, x, y, Threat("l7", 0.1)),
+    ):
+        with pytest.raises(InputError):
+            bad()
