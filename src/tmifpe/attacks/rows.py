@@ -45,7 +45,7 @@ class Rows:
 @dataclass
 class Problem(Rows):
     """What an attack is given: clean images in the box, true labels, targets if it is targeted, the threat,
-    and where its random numbers come from (seed, example index, stage)."""
+    and where its random numbers come from (seed, example index, stage). `clean` are the logits at x, where known."""
 
     x: Tensor
     labels: Tensor
@@ -54,6 +54,7 @@ class Problem(Rows):
     threat: Threat
     seed: int = 0
     stage: int = 0
+    clean: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.x)

@@ -1,0 +1,148 @@
+"""How a row moves: projected steps along the steepest direction, with momentum and restarts (eq:pgd).
+
+The attacks that climb share this and differ in what they climb (`objective`) and where they begin (`start`).
+"""
+
+from __future__ import annotations
+
+__all__ = ["Ascent", "AscentState", "is_number"]
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from tmifpe.attacks.loop import strongest
+from tmifpe.attacks.queries import Evaluated, Objective
+from tmifpe.attacks.rows import Problem, Rows
+from tmifpe.attacks.schedules import get_schedule
+from tmifpe.core.errors import InputError
+from tmifpe.core.types import Model, Threat
+from tmifpe.norms import get_norm
+
+
+@dataclass
+class AscentState(Rows):
+    """Changes at every step: the point, the one before, the accumulated gradient, the looks taken so far."""
+
+    x: Tensor
+    previous: Tensor
+    velocity: Tensor | None
+    looks: Tensor
+
+
+class Ascent(ABC):
+    """u = P(x + a_i d),  x⁺ = P(x + m (u − x) + (1 − m)(x − x₋)), the first step plain; d is the steepest direction.
+
+    A frozen dataclass of the values below inherits from it and adds `objective` and `start`.
+    """
+
+    name: ClassVar[str]
+    reads_clean: ClassVar[bool]
+    steps: int
+    restarts: int
+    schedule: str
+    step_size: float
+    momentum: float
+    momentum_on: str
+
+    @abstractmethod
+    def objective(self, problem: Problem, state: AscentState) -> Objective:
+        """What to climb."""
+
+    @abstractmethod
+    def start(self, problem: Problem, restart: int) -> Tensor:
+        """Where every row of the problem begins its restart of that number."""
+
+    def check(self) -> None:
+        """`InputError` for values that cannot work."""
+        for field in ("steps", "restarts"):
+            value = getattr(self, field)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InputError(f"{field} must be a whole number of at least 1, got {value!r}")
+        if not (is_number(self.momentum) and 0 <= self.momentum <= 1):
+            raise InputError(f"momentum must lie in [0, 1], got {self.momentum!r}")
+        if not (is_number(self.step_size) and self.step_size > 0):
+            raise InputError(f"step_size must be positive (in units of eps), got {self.step_size!r}")
+        if self.momentum_on not in ("iterate", "gradient"):
+            raise InputError(f"momentum_on must be 'iterate' or 'gradient', got {self.momentum_on!r}")
+        get_schedule(self.schedule)
+
+    @property
+    def budget(self) -> int:
+        """Looks at the model per example: every step, and one more per restart to judge the last point."""
+        return self.restarts * (self.steps + 1)
+
+    def init(self, problem: Problem) -> AscentState:
+        x = self.start(problem, 0)
+        velocity = torch.zeros_like(x) if self.momentum_on == "gradient" else None
+        return AscentState(x, x.clone(), velocity, torch.zeros_like(problem.labels))
+
+    def number(self, state: AscentState) -> Tensor:
+        """Which step of its restart each row is about to take, from 0."""
+        return state.looks % (self.steps + 1)
+
+    def step(self, problem: Problem, state: AscentState, evaluated: Evaluated) -> AscentState:
+        """One step of every row, each at its own step number."""
+        if evaluated.grad is None:  # every row has been judged for the last time
+            return replace(state, looks=state.looks + 1)
+        norm, threat = get_norm(problem.threat.norm), problem.threat
+        number = self.number(state)
+        share = get_schedule(self.schedule)((number / self.steps).to(state.x.dtype))
+        ascent, velocity = self._direction(state, evaluated.grad, number)
+        size = _column(threat.eps * self.step_size * share, state.x)
+        moved = norm.project(torch.addcmul(state.x, size, norm.direction(ascent)), problem.x, threat)
+        if self.momentum_on == "iterate" and 0 < self.momentum < 1:
+            weight = _column(torch.where(number == 0, 1.0, self.momentum).to(state.x.dtype), state.x)
+            # x + m (u - x) + (1 - m)(x - x_) as a blend of u and 2x - x_.
+            coast = torch.sub(2 * state.x, state.previous)
+            moved = norm.project(torch.lerp(coast, moved, weight), problem.x, threat)
+        state = AscentState(moved, state.x, velocity, state.looks + 1)
+        return self._restarted(problem, state) if self.restarts > 1 else state
+
+    def _direction(self, state: AscentState, grad: Tensor, number: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The vector to climb along, and the accumulated gradient if there is one."""
+        if state.velocity is None:
+            return grad, None
+        # MI-FGSM: normalised by the mean absolute value, so that steps with small gradients count as much.
+        size = grad.abs().flatten(1).mean(dim=1)
+        unit = grad / _column(torch.where(size > 0, size, 1.0), grad)
+        decay = _column(torch.where(number == 0, 0.0, self.momentum).to(grad.dtype), grad)
+        velocity = decay * state.velocity + unit
+        return velocity, velocity
+
+    def _restarted(self, problem: Problem, state: AscentState) -> AscentState:
+        """Rows whose restart has been judged begin the next one."""
+        restart, number = state.looks // (self.steps + 1), self.number(state)
+        for k in torch.unique(restart[number == 0]).tolist():
+            rows = ((number == 0) & (restart == k)).nonzero()[:, 0]
+            state.x[rows] = self.start(problem.take(rows), int(k))
+        return state
+
+    def __call__(
+        self,
+        model: Model,
+        x: Tensor,
+        labels: Tensor,
+        threat: Threat,
+        *,
+        targets: Tensor | None = None,
+        seed: int = 0,
+        indices: Tensor | None = None,
+        batch_size: int = 256,
+    ) -> Tensor:
+        """Attack a batch and return, for every example, the strongest point found (largest margin)."""
+        return strongest(
+            self, model, x, labels, threat, targets=targets, seed=seed, indices=indices, batch_size=batch_size
+        )
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _column(values: Tensor, like: Tensor) -> Tensor:
+    return values.reshape(-1, *([1] * (like.dim() - 1)))
