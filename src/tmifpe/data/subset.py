@@ -54,6 +54,11 @@ class Subset:
         labels: Tensor | None = getattr(self._data, "labels", None)
         return None if labels is None else labels[torch.tensor(self._positions, device=labels.device)]
 
+    @property
+    def total(self) -> int:
+        """How many examples the full source has."""
+        return getattr(self._data, "total", len(self._data))
+
     def __len__(self) -> int:
         return len(self._positions)
 

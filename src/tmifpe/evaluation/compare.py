@@ -18,7 +18,6 @@ from tmifpe.core.errors import InputError
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.evaluation.evaluate import evaluate
 from tmifpe.evaluation.intervals import wilson
-from tmifpe.evaluation.recorder import Recorder
 from tmifpe.evaluation.result import Progress, Result
 
 LOSSES = ("ce", "ce-margin", "cw", "dlr", "mifpe", "tmifpe")
@@ -111,11 +110,12 @@ def compare(
     attack: PGD = PGD(),  # noqa: B008 - frozen
     *,
     seeds: Sequence[int] = (0,),
-    recorders: Callable[[], Recorder | None] = lambda: None,
     progress: Callable[[str, Progress], None] = lambda loss, step: None,
     **options: Any,
 ) -> Comparison:
     """Evaluate `model` under every loss and seed, the rest of the attack being equal.
+
+    options: those of `evaluate`, `store` and `fresh` among them.
 
     >>> import tmifpe
     >>> model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=16)
@@ -136,7 +136,6 @@ def compare(
                 data,
                 threat,
                 one,
-                recorder=recorders(),
                 seed=seed,
                 progress=lambda step, loss=loss: progress(loss, step),
                 **options,

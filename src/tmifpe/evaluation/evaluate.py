@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,11 +25,14 @@ from tmifpe.evaluation.recorder import NoRecorder, Recorder
 from tmifpe.evaluation.result import Progress, Result
 from tmifpe.evaluation.shard import Job, ShardResult, run_shard
 from tmifpe.evaluation.spec import Plan, RunSpec
+from tmifpe.evaluation.store import Store
 from tmifpe.models import check_compatible, model_identity
 from tmifpe.norms import get_norm
 
 SHARD_SECONDS = 10.0
 """About how much work a shard should be: what a killed run loses at most, against what storing costs."""
+SHARD_EXAMPLES, SHARD_VALUES = 2**14, 2**24
+"""And how large at most, in examples and in input values: memory must not grow with the data."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ def evaluate(
     threat: Threat,
     attack: Attack | str | Sequence[Attack | str] = PGD(),  # noqa: B008 - frozen
     *,
+    store: str | Path | Store | None = None,
+    fresh: bool = False,
     recorder: Recorder | None = None,
     **options: Any,
 ) -> Result:
@@ -72,6 +78,7 @@ def evaluate(
     model: an `nn.Module`, any callable to logits, or what `load_model` returns; given back as it came.
     data: (images, labels), a Dataset, a DataLoader, or what `load_data` returns; images in [0, 1].
     attack: one attack, or several run in turn on what the ones before left standing.
+    store: a folder; asking for the same again resumes it there, or returns it (`fresh` repeats it).
     options: targets (`second`, `least-likely`, `random`, a class, a tensor), mode (`verdict`, `strongest`), seed,
         precision (`fp64`, `fp32`, `bf16`, `fp16`), eot, limit, indices, batch_size, device, name, keep_adv, progress.
 
@@ -82,6 +89,8 @@ def evaluate(
     0
     """
     request = _request(options)
+    if store is not None:
+        recorder = (store if isinstance(store, Store) else Store(store)).recorder(fresh)
     classifier = model if isinstance(model, Classifier) else None
     network: Model = classifier.module if classifier is not None else model  # pyright: ignore[reportAssignmentType]
     source = _select(as_data(data), request)
@@ -104,9 +113,9 @@ def evaluate(
 def _run(spec: RunSpec, job: Job, request: Request, recorder: Recorder) -> Result:
     began = time.perf_counter()
     try:
-        plan = recorder.begin(spec, _plan(job, request))
+        plan = recorder.begin(spec, lambda: _plan(job, request), str(job.lent.device))
         job = replace(job, batch_size=plan.batch_size)
-        recalled = {shard.shard: shard for shard in recorder.recall()}
+        recalled = {shard.shard: shard for shard in recorder.recall(request.keep_adv)}
         done = _Total(plan.n, request)
         for shard in range(len(plan)):
             if shard in recalled:
@@ -141,7 +150,7 @@ class _Total:
         self.tally = self.tally + shard.tally
         self.done += len(shard.outcomes)
         self.robust += int(shard.outcomes.robust.sum())
-        if self.request.keep_adv:
+        if self.request.keep_adv and shard.adv is not None:
             self.adv.append(shard.adv.cpu())
         self.request.progress(Progress(self.n, self.done, self.robust, self.done - self.robust))
 
@@ -197,6 +206,7 @@ def _spec(data: Data, threat: Threat, attacks: tuple[Attack, ...], request: Requ
         eot=request.eot,
         subset=_digest(torch.as_tensor(list(data.indices))),
         n=len(data),
+        total=getattr(data, "total", len(data)),
     )
 
 
@@ -220,8 +230,9 @@ def _plan(job: Job, request: Request) -> Plan:
     if request.shard_size is not None:
         return Plan(n, batch, request.shard_size)
     seconds = _seconds_per_look(job, batch) * sum(attack.budget for attack in job.attacks)
-    size = max(4 * batch, batch * math.ceil(SHARD_SECONDS / seconds / batch)) if seconds > 0 else n
-    return Plan(n, batch, min(size, n))
+    most = max(batch, min(SHARD_EXAMPLES, SHARD_VALUES // math.prod(job.data.shape)))
+    size = max(4 * batch, batch * math.ceil(SHARD_SECONDS / seconds / batch)) if seconds > 0 else most
+    return Plan(n, batch, min(size, most, n))
 
 
 def _batch_size(job: Job) -> int:

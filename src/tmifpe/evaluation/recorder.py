@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["NoRecorder", "Recorder"]
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from tmifpe.evaluation.result import Result
@@ -15,12 +15,13 @@ from tmifpe.evaluation.spec import Plan, RunSpec
 class Recorder(Protocol):
     """Called in this order, once each but `save`: begin, recall, save per shard, end; close in every case."""
 
-    def begin(self, spec: RunSpec, plan: Plan) -> Plan:
-        """The plan to follow: the stored one if this spec was begun before, since shards must not change."""
+    def begin(self, spec: RunSpec, plan: Callable[[], Plan], device: str) -> Plan:
+        """The plan to follow: the stored one if this spec was begun before, since shards must not change.
+        Otherwise the new one, which is asked for only then: making it means measuring the model."""
         ...
 
-    def recall(self) -> Iterable[ShardResult]:
-        """The shards that are finished already."""
+    def recall(self, with_adv: bool) -> Iterable[ShardResult]:
+        """The shards that are finished already; their `adv` stays in the store unless asked for."""
         ...
 
     def save(self, result: ShardResult) -> None:
@@ -35,10 +36,10 @@ class Recorder(Protocol):
 class NoRecorder:
     """Keeps nothing."""
 
-    def begin(self, spec: RunSpec, plan: Plan) -> Plan:  # noqa: ARG002
-        return plan
+    def begin(self, spec: RunSpec, plan: Callable[[], Plan], device: str) -> Plan:  # noqa: ARG002
+        return plan()
 
-    def recall(self) -> Iterable[ShardResult]:
+    def recall(self, with_adv: bool) -> Iterable[ShardResult]:  # noqa: ARG002
         return ()
 
     def save(self, result: ShardResult) -> None: ...

@@ -50,6 +50,8 @@ class RunSpec:
     subset: str
     """Hash of the indices evaluated, in order."""
     n: int
+    total: int
+    """Examples in the full source, of which these are some."""
     results_version: int = RESULTS_VERSION
 
     def __post_init__(self) -> None:
@@ -69,7 +71,7 @@ class RunSpec:
     def key(self) -> str:
         """16 hexadecimal digits. Names are left out: the identities say what a model and data are."""
         plain = self.as_dict()
-        del plain["model"], plain["data"]
+        del plain["model"], plain["data"], plain["total"]
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 

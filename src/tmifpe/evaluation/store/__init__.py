@@ -1,0 +1,9 @@
+"""The run store: results that survive anything, in one SQLite database with the adversarial examples beside it."""
+
+from __future__ import annotations
+
+__all__ = ["Session", "Store", "StoreError", "StoredRun"]
+
+from tmifpe.evaluation.store.errors import StoreError
+from tmifpe.evaluation.store.rows import Session, StoredRun
+from tmifpe.evaluation.store.store import Store

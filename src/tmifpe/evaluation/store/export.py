@@ -1,0 +1,109 @@
+"""Taking a run out of the store: its outcomes as a table, its adversarial examples as tensors."""
+
+from __future__ import annotations
+
+__all__ = ["FORMATS", "adv_file", "outcomes_file", "robustbench_file"]
+
+import csv
+import io
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+
+from tmifpe.core.errors import InputError, MissingExtra, did_you_mean
+from tmifpe.evaluation.outcomes import Outcomes
+from tmifpe.evaluation.result import Result
+from tmifpe.evaluation.store.rows import StoredRun
+from tmifpe.evaluation.store.store import Store
+
+FORMATS = ("csv", "json", "parquet")
+
+
+def outcomes_file(store: Store, run: StoredRun, form: str) -> bytes:
+    """One row per example, in the order of evaluation, with the columns of `Outcomes`."""
+    if form not in FORMATS:
+        raise did_you_mean("export format", form, FORMATS)
+    result = store.result(run)
+    return {"csv": _csv, "json": _json, "parquet": _parquet}[form](run, result)
+
+
+def adv_file(result: Result) -> bytes:
+    """The adversarial examples as safetensors: `adv` (n, C, H, W), `labels`, `indices`, `fooled` (n,).
+
+    `adv` is the clean image where the example withstood (in `strongest` mode: the strongest point found).
+    """
+    if result.adv is None:
+        raise InputError("this result has no adversarial examples; ask for them with keep_adv=True")
+    outcomes = result.outcomes
+    tensors = {
+        "adv": result.adv.contiguous(),
+        "labels": torch.from_numpy(outcomes.label.astype("int64")),
+        "indices": torch.from_numpy(outcomes.index),
+        "fooled": torch.from_numpy(outcomes.fooled),
+    }
+    return save(tensors, {"key": result.spec.key(), "model": result.spec.model})
+
+
+def robustbench_file(store: Store, run: StoredRun) -> bytes:
+    """The `.pt` tensor that RobustBench asks for external evaluations: one image for each of the whole test set, in
+    its order, adversarial where the example was broken."""
+    result = store.result(run)
+    whole = np.array_equal(np.sort(result.outcomes.index), np.arange(run.spec.total))
+    if run.done < run.plan.n:
+        raise InputError(f"run {run.name} is not finished: {run.done} of {run.plan.n} examples; resume it first")
+    if not whole:
+        raise InputError(
+            f"run {run.name} covers {run.plan.n} of the {run.spec.total} examples of {run.spec.data}; RobustBench asks "
+            "for the whole test set: evaluate without --limit and --indices"
+        )
+    if run.spec.targets != "none":
+        raise InputError(f"run {run.name} is targeted; RobustBench asks for untargeted evaluations")
+    filled, images = 0, torch.empty(0)
+    for part in store.adv(run):
+        if not filled:
+            images = torch.empty((run.plan.n, *part.shape[1:]), dtype=torch.float32)
+        rows = torch.from_numpy(result.outcomes.index[filled : filled + len(part)])
+        images[rows] = part.to(torch.float32)
+        filled += len(part)
+    buffer = io.BytesIO()
+    torch.save(images, buffer)
+    return buffer.getvalue()
+
+
+def _csv(run: StoredRun, result: Result) -> bytes:  # noqa: ARG001
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Outcomes.columns())
+    writer.writerows(result.outcomes.rows())
+    return text.getvalue().encode()
+
+
+def _json(run: StoredRun, result: Result) -> bytes:
+    names = Outcomes.columns()
+    rows = [dict(zip(names, row, strict=True)) for row in result.outcomes.rows()]
+    # JSON knows no infinity; a margin can be infinite when a logit is.
+    plain: dict[str, Any] = {"run": run.to_json(), "result": run.result, "outcomes": _finite(rows)}
+    return (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _finite(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    def plain(value: object) -> object:
+        return None if isinstance(value, float) and not np.isfinite(value) else value
+
+    return [{name: plain(value) for name, value in row.items()} for row in rows]
+
+
+def _parquet(run: StoredRun, result: Result) -> bytes:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingExtra("Parquet exports", "parquet", str(error)) from error
+    table = pa.table({name: getattr(result.outcomes, name) for name in Outcomes.columns()})
+    table = table.replace_schema_metadata({"run": run.name, "spec": json.dumps(run.spec.as_dict())})
+    sink = io.BytesIO()
+    parquet.write_table(table, sink)
+    return sink.getvalue()

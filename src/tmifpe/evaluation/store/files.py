@@ -1,0 +1,164 @@
+"""The files beside the database: one per finished shard, complete or not there at all.
+
+A shard file holds the adversarial examples, the outcomes, and what run they belong to, so that a damaged database
+can be rebuilt from these files alone.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "About",
+    "attempts_on_disk",
+    "clean",
+    "outcomes_digest",
+    "read_adv",
+    "read_shard",
+    "run_folder",
+    "shard_files",
+    "write_durably",
+    "write_shard",
+]
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from tmifpe.attacks.queries import Tally
+from tmifpe.core.hashing import digest
+from tmifpe.evaluation.outcomes import Outcomes
+from tmifpe.evaluation.shard import ShardResult
+from tmifpe.evaluation.store.errors import StoreError
+
+FOLDER = "adv"
+_RUN = re.compile(r"([0-9a-f]{16})-([1-9][0-9]{0,8})")
+_SHARD = re.compile(r"([0-9]{6,12})\.safetensors")
+
+
+@dataclass(frozen=True)
+class About:
+    """The run and the session that a shard belongs to, as plain values."""
+
+    key: str
+    attempt: int
+    spec: dict[str, Any]
+    plan: dict[str, int]
+    started: str
+    versions: dict[str, str]
+    machine: dict[str, str]
+
+
+def run_folder(store: Path, key: str, attempt: int) -> Path:
+    """Where the shards of a run are. Built from checked parts only: a key out of a database is not trusted."""
+    name = f"{key}-{attempt}"
+    if not _RUN.fullmatch(name):
+        raise StoreError(f"{name!r} is not the name of a run; the run store {store} is damaged")
+    folder = store / FOLDER / name
+    if folder.is_symlink() or folder.parent.is_symlink():
+        raise StoreError(f"{folder} is a symbolic link; a run store keeps its files in itself")
+    return folder
+
+
+def attempts_on_disk(store: Path) -> Iterator[tuple[str, int]]:
+    """(key, attempt) of every run that has a folder."""
+    for folder in sorted((store / FOLDER).glob("*")):
+        if (match := _RUN.fullmatch(folder.name)) and folder.is_dir() and not folder.is_symlink():
+            yield match[1], int(match[2])
+
+
+def shard_files(folder: Path) -> dict[int, Path]:
+    """The shards that a run's folder holds."""
+    named = ((path, _SHARD.fullmatch(path.name)) for path in sorted(folder.glob("*.safetensors")))
+    return {int(match[1]): path for path, match in named if match}
+
+
+def clean(folder: Path, known: set[int]) -> None:
+    """Remove what a killed process left behind: unfinished files, and shards that never reached the database."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink()
+    for shard, path in shard_files(folder).items():
+        if shard not in known:
+            path.unlink()
+
+
+def write_shard(folder: Path, about: About, result: ShardResult) -> str:
+    """Write a shard durably; returns the hash of its outcomes."""
+    if result.adv is None:
+        raise StoreError(f"shard {result.shard} has no adversarial examples to store")
+    folder.mkdir(parents=True, exist_ok=True)
+    adv = result.adv.detach().cpu().contiguous()
+    columns = {name: torch.from_numpy(getattr(result.outcomes, name)) for name in Outcomes.columns()}
+    outcomes = outcomes_digest(result.outcomes)
+    head = {
+        "run": json.dumps(asdict(about)),
+        "shard": json.dumps({"shard": result.shard, "seconds": result.seconds, **asdict(result.tally)}),
+        "outcomes": outcomes,
+        "adv": digest([adv]),
+    }
+    write_durably(folder / f"{result.shard:06d}.safetensors", save({"adv": adv, **columns}, head))
+    return outcomes
+
+
+def read_shard(path: Path) -> tuple[ShardResult, About, str]:
+    """A shard, the run it belongs to, and the hash of its outcomes; both hashes are checked."""
+    if path.is_symlink():
+        raise StoreError(f"{path} is a symbolic link; a run store keeps its files in itself")
+    try:
+        with safe_open(path, framework="pt") as file:
+            head = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in ("adv", *Outcomes.columns())}
+        about = About(**json.loads(head["run"]))
+        cost = json.loads(head["shard"])
+        adv = tensors.pop("adv")
+        outcomes = Outcomes(**{name: column.numpy() for name, column in tensors.items()})
+        if digest([adv]) != head["adv"] or outcomes_digest(outcomes) != head["outcomes"]:
+            raise ValueError("its hash does not match")
+        tally = Tally(int(cost["forwards"]), int(cost["backwards"]))
+        return ShardResult(int(cost["shard"]), outcomes, adv, tally, float(cost["seconds"])), about, head["outcomes"]
+    except FileNotFoundError as error:
+        raise StoreError(f"{path} is missing; repeat the run with --fresh to have its adversarial examples") from error
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{path} is damaged ({error}); repeat the run with --fresh") from error
+
+
+def read_adv(folder: Path, shard: int, expected: str) -> Tensor:
+    """The adversarial examples of a shard whose outcomes have the hash that the database expects."""
+    path = folder / f"{shard:06d}.safetensors"
+    result, _, found = read_shard(path)
+    if found != expected or result.adv is None:
+        raise StoreError(f"{path} does not belong to the outcomes in the database; repeat the run with --fresh")
+    return result.adv
+
+
+def outcomes_digest(outcomes: Outcomes) -> str:
+    """Over every column: what the database and the shard file must agree on."""
+    return digest(torch.from_numpy(getattr(outcomes, name)) for name in Outcomes.columns())
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """A file that is there completely or not at all, even after a power cut."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if os.name != "nt":  # the name is durable only when the folder is
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

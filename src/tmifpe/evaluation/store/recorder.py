@@ -1,0 +1,160 @@
+"""The recorder of an evaluation that writes to a store: one transaction per finished shard."""
+
+from __future__ import annotations
+
+__all__ = ["StoreRecorder", "insert_outcomes"]
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+
+from tmifpe.evaluation.environment import machine, versions
+from tmifpe.evaluation.outcomes import Outcomes
+from tmifpe.evaluation.result import Result
+from tmifpe.evaluation.shard import ShardResult
+from tmifpe.evaluation.spec import Plan, RunSpec
+from tmifpe.evaluation.store.errors import StoreError, damaged, explained
+from tmifpe.evaluation.store.files import (
+    About,
+    attempts_on_disk,
+    clean,
+    outcomes_digest,
+    read_adv,
+    run_folder,
+    write_shard,
+)
+from tmifpe.evaluation.store.lock import RunLock
+from tmifpe.evaluation.store.rows import COLUMNS, StoredRun, read_shards, run_at, stored_shards
+from tmifpe.evaluation.store.schema import connect, transaction
+
+
+class StoreRecorder:
+    """For one evaluation. A finished run is only read; anything else is locked first, so that a run is worked on by
+    one process at a time."""
+
+    def __init__(self, folder: Path, fresh: bool = False) -> None:
+        self._folder, self._fresh = folder, fresh
+        self._connection: sqlite3.Connection | None = None
+        self._lock: RunLock | None = None
+        self._run: StoredRun | None = None
+        self._session: int | None = None
+        self._about: About | None = None
+
+    def begin(self, spec: RunSpec, plan: Callable[[], Plan], device: str) -> Plan:
+        with explained(self._folder):
+            self._connection = connect(self._folder, write=True)
+            self._run = self._current(spec)
+            if self._run is None or self._run.finished is None:
+                self._lock = RunLock(self._folder / "locks" / f"{spec.key()}.lock")
+                self._lock.acquire()
+                self._run = self._current(spec)  # again: it may have been finished in between
+        if self._run is None:
+            made = plan()  # asks the model: its errors are not the store's
+            with explained(self._folder):
+                self._run = self._create(spec, made)
+        if self._run.finished is None:
+            with explained(self._folder):
+                self._open_session(self._run, device)
+        return self._run.plan
+
+    def recall(self, with_adv: bool) -> Iterable[ShardResult]:
+        connection, run = self._open
+        folder = run_folder(self._folder, run.key, run.attempt)
+        with explained(self._folder):
+            for shard in read_shards(connection, run, self._folder):
+                if with_adv:
+                    shard.adv = read_adv(folder, shard.shard, outcomes_digest(shard.outcomes))
+                yield shard
+
+    def save(self, result: ShardResult) -> None:
+        connection, run = self._open
+        if self._about is None:
+            raise StoreError(damaged(self._folder, f"run {run.name} is finished but shard {result.shard} is missing"))
+        with explained(self._folder):
+            # The file first: a row that is there speaks of a file that is there; a file too many is cleaned later.
+            found = write_shard(run_folder(self._folder, run.key, run.attempt), self._about, result)
+            with transaction(connection):
+                insert_outcomes(connection, run, result, self._session, found)
+
+    def end(self, result: Result) -> None:
+        connection, run = self._open
+        if run.finished is None:
+            with explained(self._folder), transaction(connection):
+                connection.execute(
+                    "UPDATE runs SET finished = ?, result = ? WHERE id = ?",
+                    (_now(), json.dumps(result.to_json()), run.id),
+                )
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        if self._lock is not None:
+            self._lock.release()
+        self._connection = self._lock = None
+
+    @property
+    def _open(self) -> tuple[sqlite3.Connection, StoredRun]:
+        if self._connection is None or self._run is None:
+            raise StoreError(f"the run store {self._folder} was asked before a run was begun")
+        return self._connection, self._run
+
+    def _current(self, spec: RunSpec) -> StoredRun | None:
+        assert self._connection is not None  # noqa: S101 - opened by begin
+        return None if self._fresh else run_at(self._connection, self._folder, spec.key())
+
+    def _create(self, spec: RunSpec, plan: Plan) -> StoredRun:
+        assert self._connection is not None  # noqa: S101 - opened by begin
+        key = spec.key()
+        # Folders count too: with its database lost, a store still keeps its shards, and `runs repair` finds them.
+        taken = [attempt for found, attempt in attempts_on_disk(self._folder) if found == key]
+        with transaction(self._connection):
+            last = run_at(self._connection, self._folder, key)
+            attempt = max([0 if last is None else last.attempt, *taken]) + 1
+            self._connection.execute(
+                "INSERT INTO runs (key, attempt, spec, n, batch_size, shard_size, started) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (key, attempt, json.dumps(spec.as_dict()), plan.n, plan.batch_size, plan.shard_size, _now()),
+            )
+        made = run_at(self._connection, self._folder, key)
+        assert made is not None  # noqa: S101 - inserted above
+        return made
+
+    def _open_session(self, run: StoredRun, device: str) -> None:
+        connection, _ = self._open
+        clean(run_folder(self._folder, run.key, run.attempt), set(stored_shards(connection, run)))
+        with_what, where = versions(), machine(device)
+        self._about = About(run.key, run.attempt, run.spec.as_dict(), asdict(run.plan), run.started, with_what, where)
+        with transaction(connection):
+            made = connection.execute(
+                "INSERT INTO sessions (run, started, versions, machine) VALUES (?, ?, ?, ?)",
+                (run.id, _now(), json.dumps(with_what), json.dumps(where)),
+            )
+            self._session = made.lastrowid
+
+
+def insert_outcomes(
+    connection: sqlite3.Connection, run: StoredRun, result: ShardResult, session: int | None, found: str
+) -> None:
+    """The rows of one shard, inside the caller's transaction."""
+    tally = result.tally
+    connection.execute(
+        "INSERT INTO shards (run, shard, session, forwards, backwards, seconds, digest) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (run.id, result.shard, session, tally.forwards, tally.backwards, result.seconds, found),
+    )
+    marks = ", ".join("?" * (2 + len(Outcomes.columns())))
+    connection.executemany(
+        f"INSERT INTO outcomes (run, position, {COLUMNS}) VALUES ({marks})",  # noqa: S608 - fixed names
+        _numbered(run, result),
+    )
+
+
+def _numbered(run: StoredRun, result: ShardResult) -> Iterator[tuple[object, ...]]:
+    positions = run.plan.positions(result.shard)
+    return ((run.id, position, *row) for position, row in zip(positions, result.outcomes.rows(), strict=True))
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,159 @@
+"""From rows of the database to the types of an evaluation."""
+
+from __future__ import annotations
+
+__all__ = [
+    "Session",
+    "StoredRun",
+    "read_outcomes",
+    "read_runs",
+    "read_sessions",
+    "read_shards",
+    "run_at",
+    "stored_shards",
+]
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from tmifpe.attacks.queries import Tally
+from tmifpe.evaluation.outcomes import Outcomes
+from tmifpe.evaluation.shard import ShardResult
+from tmifpe.evaluation.spec import Plan, RunSpec
+from tmifpe.evaluation.store.errors import StoreError, damaged
+from tmifpe.evaluation.store.files import outcomes_digest
+
+COLUMNS = ", ".join(f'"{name}"' for name in Outcomes.columns())
+
+_RUNS = """
+    SELECT id, key, attempt, attempt < (SELECT max(attempt) FROM runs WHERE key = r.key), spec, n, batch_size,
+        shard_size, started, finished, result,
+        (SELECT total(min(r.shard_size, r.n - shard * r.shard_size)) FROM shards WHERE run = r.id),
+        (SELECT total(seconds) FROM shards WHERE run = r.id)
+    FROM runs r """
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run as the store knows it. `done` examples have an outcome; `result` is its JSON once it is finished."""
+
+    id: int
+    key: str
+    attempt: int
+    superseded: bool
+    """Whether it was repeated with --fresh, so that asking again no longer returns this one."""
+    spec: RunSpec
+    plan: Plan
+    started: str
+    finished: str | None
+    result: dict[str, Any] | None = field(repr=False)
+    done: int
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        """What the command line calls it: the key, with the attempt where a later one has taken its place."""
+        return f"{self.key}.{self.attempt}" if self.superseded else self.key
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run": self.name,
+            "key": self.key,
+            "attempt": self.attempt,
+            "superseded": self.superseded,
+            "model": self.spec.model,
+            "data": self.spec.data,
+            "norm": self.spec.threat.norm,
+            "eps": self.spec.threat.eps,
+            "attacks": list(self.spec.attacks),
+            "seed": self.spec.seed,
+            "n": self.plan.n,
+            "done": self.done,
+            "started": self.started,
+            "finished": self.finished,
+            "seconds": self.seconds,
+            "robust_accuracy": self.result["robust_accuracy"] if self.result else None,
+        }
+
+
+@dataclass(frozen=True)
+class Session:
+    """A process that worked on a run, and how many shards it finished."""
+
+    started: str
+    versions: dict[str, str]
+    machine: dict[str, str]
+    shards: int
+
+
+def read_runs(connection: sqlite3.Connection, folder: Path, key: str | None = None) -> list[StoredRun]:
+    """All runs, or all attempts at one, oldest first."""
+    if key is None:
+        rows = connection.execute(_RUNS + "ORDER BY id")
+    else:
+        rows = connection.execute(_RUNS + "WHERE key = ? ORDER BY attempt", (key,))
+    return [_run(row, folder) for row in rows]
+
+
+def run_at(connection: sqlite3.Connection, folder: Path, key: str) -> StoredRun | None:
+    """The attempt that counts."""
+    attempts = read_runs(connection, folder, key)
+    return attempts[-1] if attempts else None
+
+
+def _run(row: tuple[Any, ...], folder: Path) -> StoredRun:
+    run, key, attempt, superseded, spec, n, batch_size, shard_size, started, finished, result, done, seconds = row
+    try:
+        known = {entry.name for entry in fields(RunSpec)}
+        plain = {name: value for name, value in json.loads(spec).items() if name in known}
+        plan = Plan(int(n), int(batch_size), int(shard_size))
+        summary = None if result is None else dict(json.loads(result))
+        asked = RunSpec.from_dict(plain)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(damaged(folder, f"run {run} cannot be read")) from error
+    return StoredRun(
+        run, key, attempt, bool(superseded), asked, plan, started, finished, summary, int(done), float(seconds)
+    )
+
+
+def stored_shards(connection: sqlite3.Connection, run: StoredRun) -> dict[int, str]:
+    """The finished shards in order, and the hash of the outcomes of each."""
+    rows = connection.execute("SELECT shard, digest FROM shards WHERE run = ? ORDER BY shard", (run.id,))
+    return {int(shard): str(found) for shard, found in rows}
+
+
+def read_shards(connection: sqlite3.Connection, run: StoredRun, folder: Path) -> Iterator[ShardResult]:
+    """The finished shards without their adversarial examples, each checked against its hash."""
+    costs = connection.execute(
+        "SELECT shard, forwards, backwards, seconds, digest FROM shards WHERE run = ? ORDER BY shard", (run.id,)
+    ).fetchall()
+    for shard, forwards, backwards, seconds, expected in costs:
+        positions = run.plan.positions(int(shard))
+        try:
+            outcomes = read_outcomes(connection, run, positions)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise StoreError(damaged(folder, f"shard {shard} of run {run.name} cannot be read")) from error
+        if len(outcomes) != len(positions) or outcomes_digest(outcomes) != expected:
+            raise StoreError(damaged(folder, f"shard {shard} of run {run.name} does not match its hash"))
+        yield ShardResult(int(shard), outcomes, None, Tally(int(forwards), int(backwards)), float(seconds))
+
+
+def read_outcomes(connection: sqlite3.Connection, run: StoredRun, positions: range) -> Outcomes:
+    rows = connection.execute(
+        f"SELECT {COLUMNS} FROM outcomes WHERE run = ? AND position >= ? AND position < ? ORDER BY position",  # noqa: S608
+        (run.id, positions.start, positions.stop),
+    )
+    return Outcomes.of_rows(rows.fetchall())
+
+
+def read_sessions(connection: sqlite3.Connection, run: StoredRun) -> list[Session]:
+    rows = connection.execute(
+        "SELECT started, versions, machine, (SELECT count(*) FROM shards WHERE session = s.id) "
+        "FROM sessions s WHERE run = ? ORDER BY id",
+        (run.id,),
+    )
+    return [Session(row[0], json.loads(row[1]), json.loads(row[2]), row[3]) for row in rows]

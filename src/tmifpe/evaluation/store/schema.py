@@ -1,0 +1,145 @@
+"""The database: its tables, its version, and how an older one becomes a newer one."""
+
+from __future__ import annotations
+
+__all__ = ["DATABASE", "MIGRATIONS", "TABLES", "VERSION", "connect", "transaction"]
+
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tmifpe.evaluation.store.errors import StoreError
+
+DATABASE = "runs.sqlite"
+VERSION = 1
+APPLICATION = 0x746D6966
+"""Spells `tmif` in the file's header, so that no other program's database is ever taken for a run store."""
+WAIT_SECONDS = 10.0
+
+TABLES = (
+    # The same question asked again with --fresh is another attempt; the highest attempt is the one that counts.
+    """CREATE TABLE runs (
+        id INTEGER PRIMARY KEY, key TEXT NOT NULL, attempt INTEGER NOT NULL, spec TEXT NOT NULL,
+        n INTEGER NOT NULL, batch_size INTEGER NOT NULL, shard_size INTEGER NOT NULL,
+        started TEXT NOT NULL, finished TEXT, result TEXT, UNIQUE (key, attempt))""",
+    # A process that worked on a run, with what it worked with: resuming may happen on another machine.
+    """CREATE TABLE sessions (
+        id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+        started TEXT NOT NULL, versions TEXT NOT NULL, machine TEXT NOT NULL)""",
+    """CREATE TABLE shards (
+        run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, shard INTEGER NOT NULL,
+        session INTEGER REFERENCES sessions ON DELETE SET NULL,
+        forwards INTEGER NOT NULL, backwards INTEGER NOT NULL, seconds REAL NOT NULL, digest TEXT NOT NULL,
+        PRIMARY KEY (run, shard)) WITHOUT ROWID""",
+    """CREATE TABLE outcomes (
+        run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, position INTEGER NOT NULL,
+        "index" INTEGER NOT NULL, label INTEGER NOT NULL, target INTEGER NOT NULL, clean_pred INTEGER NOT NULL,
+        adv_pred INTEGER NOT NULL, fooled INTEGER NOT NULL, stage INTEGER NOT NULL, steps_used INTEGER NOT NULL,
+        margin REAL, size REAL, marks INTEGER NOT NULL, PRIMARY KEY (run, position)) WITHOUT ROWID""",
+)
+
+MIGRATIONS: Mapping[int, tuple[str, ...]] = {}
+"""From version v to v + 1. A change of TABLES raises VERSION and adds its statements here, with a test."""
+
+
+def connect(folder: Path, *, write: bool) -> sqlite3.Connection:
+    """The database of a store, made if it is to be written and is not there, brought to the current version."""
+    path = folder / DATABASE
+    if write:
+        folder.mkdir(parents=True, exist_ok=True)
+    elif not path.is_file():
+        raise StoreError(f"there is no run store at {folder}; tmifpe evaluate writes one, --store DIR names another")
+    connection = _writable(path) if write else _readable(path)
+    try:
+        found = _version(connection, folder)
+        if found != VERSION and not write:
+            connection.close()
+            return connect(folder, write=True)
+        if found != VERSION:
+            _bring_up(connection, folder)
+        connection.execute("PRAGMA foreign_keys = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of it or nothing, whatever ends the process."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _writable(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None)
+    until = time.monotonic() + WAIT_SECONDS
+    while True:  # the switch to WAL does not wait by itself when another process makes the same switch
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            return connection
+        except sqlite3.Error as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                connection.close()
+                raise
+            time.sleep(0.05)
+
+
+def _readable(path: Path) -> sqlite3.Connection:
+    """Read-only; on a medium that cannot be written at all, SQLite must be told that nobody else writes either."""
+    uri = path.absolute().as_uri() + "?mode=ro"
+    connection = sqlite3.connect(uri, uri=True, timeout=WAIT_SECONDS, isolation_level=None)
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+        return connection
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if "unable to open" not in str(error) or path.with_name(path.name + "-wal").exists():
+            raise
+    return sqlite3.connect(uri + "&immutable=1", uri=True, isolation_level=None)
+
+
+def _version(connection: sqlite3.Connection, folder: Path) -> int:
+    """The version of the database, -1 for one that is still empty."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if not tables and not version:
+        return -1
+    if application != APPLICATION:
+        raise StoreError(f"{folder / DATABASE} is a database of another program, not a run store")
+    if version > VERSION:
+        raise StoreError(
+            f"the run store {folder} was written by a newer tmifpe (schema {version}, this one knows {VERSION}); "
+            "upgrade tmifpe or choose another store with --store DIR"
+        )
+    return version
+
+
+def _bring_up(connection: sqlite3.Connection, folder: Path) -> None:
+    """Make the tables, or migrate them step by step, in one transaction."""
+    with transaction(connection):
+        found = _version(connection, folder)  # again: another process may have done it while this one waited
+        if found < 0:
+            statements = TABLES
+        else:
+            missing = [version for version in range(found, VERSION) if version not in MIGRATIONS]
+            if missing:
+                raise StoreError(
+                    f"the run store {folder} has schema {found}, which this tmifpe cannot bring to {VERSION}; "
+                    "export its runs with the version that wrote it, and choose another store with --store DIR"
+                )
+            statements = tuple(line for version in range(found, VERSION) for line in MIGRATIONS[version])
+        for statement in statements:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
