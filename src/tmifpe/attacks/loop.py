@@ -10,6 +10,7 @@ from __future__ import annotations
 
 __all__ = ["Attack", "Loop", "State", "Verdicts", "run", "strongest"]
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
@@ -65,6 +66,8 @@ class Verdicts(Rows):
     """Looks at which the logits held NaN or +inf; they never count as success."""
     zero_grad: Tensor
     """Looks at which the gradient was exactly zero."""
+    rise: Tensor
+    """How much of the margin was gained in the last tenth of the looks."""
     adv: Tensor
     """The adversarial example if fooled; else the clean image (`verdict`) or the strongest point (`strongest`)."""
 
@@ -93,6 +96,8 @@ class _Slots(Rows):
 
     position: Tensor
     margin: Tensor
+    early: Tensor
+    """The margin before the last tenth of the looks."""
     prediction: Tensor
     unusable: Tensor
     zero_grad: Tensor
@@ -103,7 +108,7 @@ class _Slots(Rows):
         zero = torch.zeros_like(problem.labels)
         dtype = numerics.compute_dtype(problem.x.dtype)
         margin = torch.full(zero.shape, -torch.inf, dtype=dtype, device=zero.device)
-        return cls(position, margin, problem.labels.clone(), zero, zero.clone(), problem.x.clone())
+        return cls(position, margin, margin.clone(), problem.labels.clone(), zero, zero.clone(), problem.x.clone())
 
 
 @dataclass
@@ -135,6 +140,7 @@ class _Run:
     def __init__(self, attack: Attack, problem: Problem, queries: Queries, loop: Loop) -> None:
         self.attack, self.problem, self.queries, self.loop = attack, problem, queries, loop
         self.next = 0
+        self.late = math.ceil(0.9 * (attack.budget - 1))
         self.claims: list[_Seat] = []
         self.verdicts = _blank(problem)
         self.done = self.broken = 0
@@ -184,6 +190,7 @@ class _Run:
         margin = numerics.margin(logits, problem.labels, problem.targets)
         better = (margin > slots.margin) & usable
         slots.margin = torch.where(better, margin, slots.margin)
+        slots.early = torch.where(state.looks < self.late, slots.margin, slots.early)
         slots.prediction = torch.where(better, prediction, slots.prediction)
         slots.unusable += ~usable
         won = problem.succeeded(prediction) & usable
@@ -245,7 +252,9 @@ class _Run:
         # A claim has taken the step after its look already, so the look that broke it is one earlier.
         steps = seat.state.looks - 1
         outcome = torch.full_like(slots.position, int(fooled), dtype=torch.bool)
-        row = Verdicts(outcome, slots.prediction, slots.margin, steps, slots.unusable, slots.zero_grad, slots.adv)
+        # Infinite if no earlier look could be used: everything was gained late.
+        rise = slots.margin - slots.early
+        row = Verdicts(outcome, slots.prediction, slots.margin, steps, slots.unusable, slots.zero_grad, rise, slots.adv)
         self.verdicts.put(slots.position, row)
         self.done += len(seat)
         self.broken += len(seat) * fooled
@@ -301,4 +310,5 @@ def _blank(problem: Problem) -> Verdicts:
     slots = _Slots.open(problem, problem.labels)
     fooled = torch.zeros_like(problem.labels, dtype=torch.bool)
     steps, unusable = torch.zeros_like(problem.labels), torch.zeros_like(problem.labels)
-    return Verdicts(fooled, slots.prediction, slots.margin, steps, unusable, slots.zero_grad, slots.adv)
+    rise = torch.zeros_like(slots.margin)
+    return Verdicts(fooled, slots.prediction, slots.margin, steps, unusable, slots.zero_grad, rise, slots.adv)
