@@ -7,6 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.setup-done
 EXTRAS := all
+FUZZ   := 50
 # -qq: errors only.
 PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
@@ -36,8 +37,8 @@ test: setup ## the tests (a few minutes)
 test-slow: setup ## full rows, killed runs, long fuzzing, memory
 	@$(BIN)/python -m pytest -m slow
 
-fuzz: setup ## property-based tests with many more cases
-	@$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=fuzz
+fuzz: setup ## property-based tests with FUZZ (50) times as many cases
+	@TMIFPE_FUZZ=$(FUZZ) $(BIN)/python -m pytest -m hypothesis --timeout=7200
 
 lint: setup ## style and common mistakes
 	@$(BIN)/ruff check .

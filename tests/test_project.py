@@ -1,0 +1,134 @@
+"""What the project says about itself is true: versions, links, commands, examples, pins."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from tmifpe import cli, load_data, load_model
+from tmifpe.version import __version__
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+FOLDERS = ("src", "tests", "scripts", "benchmarks", "docs", "examples", ".github", ".ci")
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def page_id(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def canonical(requirement: str) -> str:
+    """The name in a line of requirements, as pip compares names."""
+    name = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert name, requirement
+    return re.sub(r"[-_.]+", "-", name[0]).lower()
+
+
+def quoted(pattern: str) -> list[str]:
+    """The strings of a list in pyproject.toml (tomllib is younger than the oldest Python)."""
+    found = re.search(pattern, read("pyproject.toml"), re.DOTALL | re.MULTILINE)
+    assert found, pattern
+    return re.findall(r'"([^"]+)"', found[1])
+
+
+def test_citation_has_the_version() -> None:
+    assert re.findall(r"^version: (.+)$", read("CITATION.cff"), re.MULTILINE) == [__version__]
+
+
+def test_changelog_knows_the_version() -> None:
+    text = read("CHANGELOG.md")
+    assert re.findall(r"^## \[(.+?)\]", text, re.MULTILINE)[0] == "Unreleased"
+    released = re.search(rf"^## \[{re.escape(__version__)}\] - \d{{4}}-\d\d-\d\d$", text, re.MULTILINE)
+    in_preparation = re.search(rf"^The .*version, {re.escape(__version__)}, is in preparation", text, re.MULTILINE)
+    assert bool(released) != bool(in_preparation)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:|#", link)]
+    missing = [link for link in links if not (page.parent / link.partition("#")[0]).exists()]
+    assert not missing
+
+
+def test_index_lists_every_page() -> None:
+    index = read("docs/index.md")
+    pages = [str(page.relative_to(ROOT / "docs")) for page in PAGES if page.parent != ROOT and page.name != "index.md"]
+    assert not [page for page in pages if f"({page})" not in index]
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", ".github/workflows/ci.yml", ".ci/run"])
+def test_make_targets_exist(name: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
+    named = set(re.findall(r"(?:^|[`\s])make ([a-z][a-z-]*)", re.sub(r"pip and make.*", "", read(name))))
+    assert named
+    assert named <= targets
+
+
+def readme_commands() -> list[str]:
+    blocks = re.findall(r"```sh\n(.*?)```", read("README.md"), re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.startswith("tmifpe ")]
+
+
+def test_readme_shows_commands() -> None:
+    assert len(readme_commands()) >= 4
+
+
+@pytest.mark.parametrize("line", readme_commands())
+def test_readme_command_is_understood(line: str) -> None:
+    """Its verb and its options exist and read; nothing is run."""
+    words = shlex.split(line, comments=True)[1:]
+    group: Any = typer.main.get_command(cli.app)
+    verb = group.commands[words[0]]
+    verb.make_context(words[0], words[1:], resilient_parsing=False)
+
+
+def test_readme_example_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", read("README.md"), re.DOTALL)
+    assert len(blocks) == 1
+    x, y = load_data("digits").fetch(range(8))
+    exec(blocks[0], {"model": load_model("digits-robust").module, "x": x, "y": y})
+
+
+def test_everything_asked_for_is_pinned() -> None:
+    pinned = {canonical(line) for line in read("constraints.txt").splitlines() if line and line[0] != "#"}
+    wanted = [line for line in read("requirements-dev.txt").splitlines() if line and line[0] != "#"]
+    wanted += quoted(r"^dependencies = \[(.*?)^\]")
+    extras = re.search(
+        r"^\[project\.optional-dependencies\]\n(.*?)^\[", read("pyproject.toml"), re.DOTALL | re.MULTILINE
+    )
+    assert extras
+    wanted += re.findall(r'"([^"]+)"', extras[1])
+    # setuptools is bounded in pyproject.toml itself, and constraints.txt leaves the installers alone.
+    assert {canonical(line) for line in wanted} - pinned <= {"tmifpe", "setuptools"}
+
+
+def test_all_is_all_extras() -> None:
+    section = re.search(
+        r"^\[project\.optional-dependencies\]\n(.*?)^\[", read("pyproject.toml"), re.DOTALL | re.MULTILINE
+    )
+    assert section
+    extras = set(re.findall(r"^([a-z0-9-]+) = ", section[1], re.MULTILINE)) - {"all"}
+    (everything,) = quoted(r"^all = \[(.*?)\]$")
+    assert everything == f"tmifpe[{','.join(sorted(extras, key=everything.index))}]"
+
+
+def test_no_path_of_one_machine() -> None:
+    own = re.compile("/" + r"(?:work|root|home)/\w")
+    files = [
+        path
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".md", ".yml", ".json", ""}
+    ]
+    texts = [path for path in [*files, *PAGES] if path.is_file() and "__pycache__" not in path.parts]
+    assert not [page_id(path) for path in texts if own.search(path.read_text(encoding="utf-8"))]
