@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["compare", "comparison_table"]
+__all__ = ["compare", "comparison_table", "significance"]
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tmifpe.cli.options import AttackOptions, SourceOptions
+from tmifpe.cli.options import AttackOptions, SourceOptions, StoreOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def compare(
     source: SourceOptions,
     attack: AttackOptions,
+    keep: StoreOptions,
     losses: Annotated[str, typer.Option(help="Losses, separated by commas.")] = "ce,ce-margin,cw,dlr,mifpe,tmifpe",
     seeds: Annotated[str | None, typer.Option(help="Several seeds, e.g. 0,1,2: mean, spread and union.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
@@ -28,6 +29,7 @@ def compare(
 
     import tmifpe
     from tmifpe.cli import console, sources
+    from tmifpe.cli.interrupt import interruptible
     from tmifpe.core.options import split_list
 
     names = split_list(losses)
@@ -35,11 +37,11 @@ def compare(
     chosen = sources.seeds_from(seeds, attack.seed)
     classifier, data, device = sources.load_sources(source)
     options: dict[str, Any] = sources.request_from(attack, data) | {"device": device}
+    options |= {"store": keep.folder, "fresh": keep.fresh, "seeds": chosen}
     del options["seed"]
-    with console.progress_on_stderr(classifier.name) as progress:
-        result = tmifpe.compare(
-            classifier, data, threat, names, base, seeds=chosen, progress=lambda _, step: progress(step), **options
-        )
+    with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
+        options["progress"] = lambda _, step: (check(), progress(step))
+        result = tmifpe.compare(classifier, data, threat, names, base, **options)
     if json:
         console.print_json(result.to_json())
         return
@@ -83,15 +85,14 @@ def significance(result: Comparison) -> str:
     """Which differences are more than chance, in words."""
     pairs = result.pairs()
     real = [pair for pair in pairs if pair.differs]
+    test = "McNemar's exact test on the same examples, 5 %"
     if not pairs:
         return ""
     if not real:
-        return "No difference between two losses is more than chance (McNemar's exact test on the same examples, 5 %)."
-    lines = [
-        f"{p.first} and {p.second} (only {p.only_first} against only {p.only_second} broken, p = {p.p:.2g})"
-        for p in real
-    ]
+        return f"No difference between two losses is more than chance ({test})."
+    groups: dict[str, list[str]] = {}
+    for pair in real:
+        groups.setdefault(pair.first, []).append(pair.second)
+    said = "; ".join(f"{first} from {', '.join(others)}" for first, others in groups.items())
     rest = len(pairs) - len(real)
-    return (
-        "More than chance (McNemar's exact test, 5 %): " + "; ".join(lines) + f". The other {rest} pairs may be chance."
-    )
+    return f"More than chance ({test}): {said}." + (f" The other {rest} pairs may be chance." if rest else "")
