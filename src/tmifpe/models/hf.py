@@ -4,6 +4,8 @@ from __future__ import annotations
 
 __all__ = ["LogitsOnly", "hf"]
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -29,6 +31,9 @@ def hf(asked: Asked) -> Loaded:
     """From the cache, the hub or a folder, as safetensors or weights-only state dict; code of the hub is never run."""
     if not asked.where:
         raise InputError("hf needs a name or a folder: write hf:NAME, e.g. hf:microsoft/resnet-18")
+    if asked.where.startswith(("/", ".", "~")) and not Path(asked.where).expanduser().is_dir():
+        raise InputError(f"no such folder: {asked.where} (from hf:{asked.where})")
+    asked = replace(asked, where=str(Path(asked.where).expanduser()))
     transformers = import_extra("transformers", "Hugging Face models", "hf", uses_torchvision=True)
     try:
         auto = transformers.AutoModelForImageClassification

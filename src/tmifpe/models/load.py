@@ -35,7 +35,9 @@ def load_model(
     runs anything from a file; see docs/models-and-data.md for what each source trusts.
     """
     source, where = _resolve(text.strip())
-    loaded = MODELS.get(source)(Asked(source, where, None if weights is None else Path(weights).expanduser()))
+    asked = Asked(source, where, None if weights is None else Path(weights).expanduser())
+    with torch.random.fork_rng(devices=[]):  # layers draw initial weights when made; the caller's stream stays his
+        loaded = MODELS.get(source)(asked)
     if mean is not None or std is not None:
         loaded = replace(loaded, mean=mean, std=std)
     return _finish(text.strip(), loaded, device)
@@ -64,7 +66,9 @@ def _finish(name: str, loaded: Loaded, device: str) -> Classifier:
         module = Normalize(module, *normalisation)
     identity = model_identity(module, [loaded.stamp]) or loaded.stamp
     if isinstance(module, nn.Module):
-        module = _move(module.eval().requires_grad_(False), device)
+        for parameter in module.parameters():
+            parameter.requires_grad_(False)
+        module = _move(module.eval(), device)
     classes = loaded.classes
     if loaded.input_shape is not None:
         seen = count_classes(module, loaded.input_shape, name)

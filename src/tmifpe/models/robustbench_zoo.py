@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["robustbench"]
+__all__ = ["import_zoo", "robustbench"]
 
 import contextlib
 import importlib
@@ -34,7 +34,7 @@ def robustbench(asked: Asked) -> Loaded:
     folder = asked.weights or Path("models")
     if asked.weights is not None and not folder.is_dir():
         raise InputError(f"--weights {folder} must be the zoo's folder (it holds {dataset}/{threat}/{name}.pt)")
-    utils = _import_zoo()
+    utils = import_zoo()
     models = _zoo(utils, dataset, threat)
     if name not in models:
         raise did_you_mean(f"RobustBench model of {dataset}/{threat}", name, models)
@@ -58,7 +58,8 @@ def _split(where: str) -> tuple[str, str, str]:
     return dataset, threat, name
 
 
-def _import_zoo() -> ModuleType:
+def import_zoo() -> ModuleType:
+    """`robustbench.utils`, which holds the zoo and its loader."""
     with _lent_autoattack():
         return import_extra("robustbench.utils", "RobustBench models", "robustbench", uses_torchvision=True)
 

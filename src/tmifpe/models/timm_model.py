@@ -20,10 +20,10 @@ def timm_model(asked: Asked) -> Loaded:
 
     `timm:resnet18(num_classes=10)` gives a network of another head or input to the user's weights.
     """
+    if not asked.where:
+        raise InputError("timm needs a name: write timm:NAME, e.g. timm:resnet18")
     timm = import_extra("timm", "timm models", "timm", uses_torchvision=True)
     name, options = parse(asked.where) if "/" not in asked.where and ":" not in asked.where else (asked.where, {})
-    if not name:
-        raise InputError("timm needs a name: write timm:NAME, e.g. timm:resnet18")
     for option in options:
         if option not in _OPTIONS:
             raise InputError(f"timm:{name} has no option {option!r}; it takes {', '.join(sorted(_OPTIONS))}")

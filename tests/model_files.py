@@ -1,0 +1,187 @@
+"""Tiny models of every kind a source reads, made where a test wants them."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tmifpe.core.torchvision_repair import import_extra
+from tmifpe.models.digits import DigitsCNN
+from tmifpe.models.mnist import LeNet5, SmallCNN, fast_network
+
+SHAPE = (3, 8, 8)
+CLASSES = 5
+
+
+def tiny(seed: int = 0) -> nn.Sequential:
+    """Convolution, BatchNorm with statistics of its own, dropout: train and eval mode differ."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(),
+            nn.Linear(256, CLASSES),
+        )
+        network(torch.rand(8, *SHAPE))
+    return network
+
+
+def images(n: int, shape: tuple[int, ...] = SHAPE, seed: int = 0) -> torch.Tensor:
+    return torch.rand(n, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+def onnx_bytes(batch: int | str = 1, *, tied: bool = False, softmax: bool = False, opset: int = 13) -> bytes:
+    """Conv, Relu, Reshape to a constant (batch, -1), Gemm. `tied` adds a constant along the batch by Concat and Slice,
+    which no rewriting of shapes can lift."""
+    onnx = pytest.importorskip("onnx")
+    h = onnx.helper
+    rng = np.random.default_rng(0)
+    values = {
+        "w": rng.normal(size=(4, 3, 3, 3)).astype(np.float32),
+        "a": rng.normal(size=(CLASSES, 256)).astype(np.float32),
+        "b": rng.normal(size=CLASSES).astype(np.float32),
+        "to": np.array([batch if isinstance(batch, int) else 0, -1], np.int64),
+        "scale_to": np.array([1, 4, 1, 1], np.int64),
+        "scale": rng.random(4).astype(np.float32) + 0.5,
+        "token": rng.normal(size=(1, 4, 1, 8)).astype(np.float32),
+        "start": np.array([0], np.int64),
+        "end": np.array([8], np.int64),
+        "axis": np.array([2], np.int64),
+    }
+    nodes = [
+        h.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1], kernel_shape=[3, 3]),
+        h.make_node("Reshape", ["scale", "scale_to"], ["s"]),  # leading 1 of a constant, not of the images
+        h.make_node("Mul", ["c", "s"], ["m"]),
+        h.make_node("Relu", ["m"], ["r"]),
+    ]
+    last = "r"
+    if tied:
+        nodes += [
+            h.make_node("Concat", ["token", "r"], ["cat"], axis=2),
+            h.make_node("Slice", ["cat", "start", "end", "axis"], ["cut"]),
+        ]
+        last = "cut"
+    nodes += [
+        h.make_node("Reshape", [last, "to"], ["f"]),
+        h.make_node("Gemm", ["f", "a", "b"], ["g" if softmax else "y"], transB=1),
+    ]
+    if softmax:
+        nodes.append(h.make_node("Softmax", ["g"], ["y"], axis=1))
+    info = onnx.TensorProto.FLOAT
+    graph = h.make_graph(
+        nodes,
+        "tiny",
+        [h.make_tensor_value_info("x", info, [batch, *SHAPE])],
+        [h.make_tensor_value_info("y", info, [batch, CLASSES])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in values.items()],
+    )
+    model = h.make_model(graph, opset_imports=[h.make_opsetid("", opset)], ir_version=7)
+    return model.SerializeToString()
+
+
+def save_script(path: Path, network: nn.Module, *, trace: bool = False) -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        script = torch.jit.trace(network.eval(), images(2)) if trace else torch.jit.script(network.eval())
+        torch.jit.save(script, str(path))
+    return path
+
+
+def save_pt2(path: Path, network: nn.Module, *, batch: int | None = None) -> Path:
+    shapes = None if batch else ({0: torch.export.Dim("n", min=1)},)
+    torch.export.save(torch.export.export(network.eval(), (images(batch or 4),), dynamic_shapes=shapes), str(path))
+    return path
+
+
+def save_hf(folder: Path, *, normalise: bool = True) -> Path:
+    transformers = import_extra("transformers", "this test", "hf", uses_torchvision=True)
+    config = transformers.ViTConfig(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        image_size=8,
+        patch_size=4,
+        num_labels=CLASSES,
+    )
+    transformers.ViTForImageClassification(config).save_pretrained(folder)
+    if normalise:
+        settings = {"do_normalize": True, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.25, 0.2, 0.3]}
+        (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def save_zoo(folder: Path, name: str = "Wong2020Fast") -> Path:
+    """Random weights of the true architecture, where RobustBench looks for them."""
+    from tmifpe.models.robustbench_zoo import import_zoo
+
+    zoo = import_zoo()
+    entry = zoo.all_models[zoo.BenchmarkDataset("cifar10")][zoo.ThreatModel("Linf")][name]
+    (folder / "cifar10" / "Linf").mkdir(parents=True)
+    torch.save(entry["model"]().state_dict(), folder / "cifar10" / "Linf" / f"{name}.pt")
+    return folder
+
+
+def _mnist(build: Callable[[], nn.Module], name: str) -> Callable[[Path], tuple[str, dict[str, Any]]]:
+    def make(folder: Path) -> tuple[str, dict[str, Any]]:
+        torch.save(build().state_dict(), folder / "w.pt")
+        return name, {"weights": folder / "w.pt"}
+
+    return make
+
+
+def _bundled(name: str) -> Callable[[Path], tuple[str, dict[str, Any]]]:
+    def make(folder: Path) -> tuple[str, dict[str, Any]]:
+        torch.save(DigitsCNN().state_dict(), folder / "w.pt")
+        return name, {"weights": folder / "w.pt"}
+
+    return make
+
+
+def _factory(folder: Path) -> tuple[str, dict[str, Any]]:
+    (folder / "mine.py").write_text(
+        "from torch import nn\n"
+        "def make():\n"
+        "    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.LazyLinear(5))\n"
+        "    import torch; net(torch.zeros(2, 3, 8, 8)); net.input_shape = (3, 8, 8); return net\n"
+    )
+    return f"{folder / 'mine.py'}:make", {}
+
+
+def _onnx(folder: Path) -> tuple[str, dict[str, Any]]:
+    (folder / "m.onnx").write_bytes(onnx_bytes())
+    return str(folder / "m.onnx"), {}
+
+
+def _timm(folder: Path) -> tuple[str, dict[str, Any]]:
+    timm = import_extra("timm", "this test", "timm", uses_torchvision=True)
+    torch.save(timm.create_model("test_vit", pretrained=False).state_dict(), folder / "w.pt")
+    return "timm:test_vit", {"weights": folder / "w.pt"}
+
+
+MAKERS: dict[str, Callable[[Path], tuple[str, dict[str, Any]]]] = {
+    "digits-robust": _bundled("digits-robust"),
+    "digits-distilled": _bundled("digits-distilled"),
+    "mnist-smallcnn": _mnist(SmallCNN, "mnist-smallcnn"),
+    "mnist-fast": _mnist(fast_network, "mnist-fast"),
+    "mnist-lenet5": _mnist(LeNet5, "mnist-lenet5"),
+    "factory": _factory,
+    "onnx": _onnx,
+    "pt2": lambda folder: (str(save_pt2(folder / "m.pt2", tiny())), {}),
+    "torchscript": lambda folder: (str(save_script(folder / "m.pt", tiny())), {}),
+    "robustbench": lambda folder: ("robustbench:cifar10/Linf/Wong2020Fast", {"weights": save_zoo(folder)}),
+    "timm": _timm,
+    "hf": lambda folder: (f"hf:{save_hf(folder)}", {}),
+}
+"""Registered source to a maker of (text, options of load_model)."""
