@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["bar", "percent", "print_json", "progress_on_stderr", "result_table"]
+__all__ = ["bar", "percent", "plain", "print_json", "progress_on_stderr", "result_table"]
 
 import json
 import sys
@@ -47,6 +47,11 @@ def progress_on_stderr(title: str) -> Iterator[Callable[[Step], None]]:
             shown.update(task, total=step.total, completed=step.done, note=note)
 
         yield told
+
+
+def plain(text: str) -> str:
+    """A name from a file or a store, harmless on a terminal: no markup, no escape sequences."""
+    return escape("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
 
 
 def percent(value: float) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tmifpe.cli.options import AttackOptions, SourceOptions
+from tmifpe.cli.options import AttackOptions, SourceOptions, StoreOptions
 
 if TYPE_CHECKING:
     from tmifpe.evaluation.result import Result
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def evaluate(
     source: SourceOptions,
     attack: AttackOptions,
+    keep: StoreOptions,
     loss: Annotated[str, typer.Option(help="The loss, e.g. tmifpe, ce, 'mifpe(T=10)'.")] = "tmifpe",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
     save_adv: Annotated[
@@ -25,12 +26,14 @@ def evaluate(
     fail_below: Annotated[
         float | None, typer.Option(help="Exit with 1 if the robust accuracy (a fraction) is below this.")
     ] = None,
+    junit: Annotated[str | None, typer.Option(help="Write the verdict to this file as JUnit XML, for a CI.")] = None,
 ) -> None:
     """Measure the robust accuracy of MODEL on DATA."""
     from rich.console import Console
 
     import tmifpe
     from tmifpe.cli import console, sources
+    from tmifpe.cli.interrupt import interruptible
     from tmifpe.core.errors import InputError
 
     if fail_below is not None and not 0 <= fail_below <= 1:
@@ -38,11 +41,11 @@ def evaluate(
     threat, chosen = sources.threat_from(attack), sources.attack_from(attack, loss)
     classifier, data, device = sources.load_sources(source)
     options: dict[str, Any] = sources.request_from(attack, data)
-    options |= {"device": device, "keep_adv": save_adv is not None}
-    with console.progress_on_stderr(classifier.name) as progress:
-        result = tmifpe.evaluate(classifier, data, threat, chosen, progress=progress, **options)
-    if save_adv is not None:
-        _save(save_adv, result)
+    options |= {"device": device, "keep_adv": save_adv is not None, "store": keep.folder, "fresh": keep.fresh}
+    with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
+        options["progress"] = lambda step: (check(), progress(step))
+        result = tmifpe.evaluate(classifier, data, threat, chosen, **options)
+    _write(result, save_adv, junit, fail_below)
     if json:
         console.print_json(result.to_json())
     else:
@@ -52,21 +55,12 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _save(path: str, result: Result) -> None:
-    import torch
-    from safetensors.torch import save_file
+def _write(result: Result, save_adv: str | None, junit: str | None, fail_below: float | None) -> None:
+    from tmifpe.cli.sources import write_file
+    from tmifpe.evaluation.store.export import adv_file
+    from tmifpe.report.junit import junit_xml
 
-    from tmifpe.core.errors import InputError
-
-    outcomes, adv = result.outcomes, result.adv
-    assert adv is not None  # noqa: S101 - asked for by keep_adv
-    tensors = {
-        "adv": adv.contiguous(),
-        "labels": torch.from_numpy(outcomes.label.astype("int64")),
-        "indices": torch.from_numpy(outcomes.index),
-        "fooled": torch.from_numpy(outcomes.fooled),
-    }
-    try:
-        save_file(tensors, path, metadata={"key": result.spec.key(), "model": result.spec.model})
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error}") from error
+    if save_adv is not None:
+        write_file(save_adv, adv_file(result))
+    if junit is not None:
+        write_file(junit, junit_xml(result, fail_below).encode())

@@ -5,7 +5,7 @@ A verb takes one parameter of a dataclass type; its fields become options of the
 
 from __future__ import annotations
 
-__all__ = ["AttackOptions", "SourceOptions", "with_options"]
+__all__ = ["STORE", "AttackOptions", "SourceOptions", "StoreOptions", "with_options"]
 
 import dataclasses
 import functools
@@ -56,6 +56,23 @@ class AttackOptions:
     shard_size: Annotated[
         int | None, typer.Option(min=1, help="Examples per stored shard; default: ~10 s of work.")
     ] = None
+
+
+STORE = "tmifpe-runs"
+"""The folder of the run store, if neither --store nor TMIFPE_STORE names another."""
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """Where results are kept, so that asking again resumes or returns them."""
+
+    store: Annotated[str, typer.Option(envvar="TMIFPE_STORE", help="The folder of the run store.")] = STORE
+    no_store: Annotated[bool, typer.Option("--no-store", help="Keep nothing on disk.")] = False
+    fresh: Annotated[bool, typer.Option("--fresh", help="Repeat the run even if the store has it.")] = False
+
+    @property
+    def folder(self) -> str | None:
+        return None if self.no_store else self.store
 
 
 def with_options(verb: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["attack_from", "load_sources", "request_from", "seeds_from", "threat_from"]
+__all__ = ["attack_from", "load_sources", "request_from", "seeds_from", "threat_from", "write_file"]
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,3 +112,13 @@ def seeds_from(text: str | None, single: int) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise InputError(f"--seeds must be whole numbers separated by commas, got {text!r}") from None
+
+
+def write_file(path: str, content: bytes) -> None:
+    """A file that the user named: complete, or not there at all."""
+    from tmifpe.evaluation.store.files import write_durably
+
+    try:
+        write_durably(Path(path).expanduser(), content)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error

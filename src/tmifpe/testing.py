@@ -1,0 +1,35 @@
+"""Robustness as a test: `assert_robust` for pytest, unittest or a plain script."""
+
+from __future__ import annotations
+
+__all__ = ["assert_robust"]
+
+from typing import Any
+
+from tmifpe.core.errors import InputError
+from tmifpe.core.types import Classifier, Model, Threat
+from tmifpe.evaluation.evaluate import evaluate
+from tmifpe.evaluation.result import Result
+from tmifpe.report.broken import describe
+
+
+def assert_robust(
+    model: Model | Classifier, data: Any, threat: Threat, at_least: float = 0.4, **options: Any
+) -> Result:
+    """Fail unless the robust accuracy (a fraction in [0, 1]) is `at_least` that; the message lists what was broken.
+
+    options: those of `tmifpe.evaluate`, `attack`, `limit`, `seed` and `store` among them.
+
+    >>> import tmifpe
+    >>> def test_model_is_robust():
+    ...     model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=32)
+    ...     assert_robust(model, data, tmifpe.Threat("linf", 0.1), at_least=0.4, attack=tmifpe.PGD(steps=10))
+    >>> test_model_is_robust()
+    """
+    __tracebackhide__ = True  # pytest then shows the caller's line
+    if not 0 <= at_least <= 1:
+        raise InputError(f"at_least is a fraction in [0, 1], got {at_least}")
+    result = evaluate(model, data, threat, **options)
+    if result.robust_accuracy < at_least:
+        raise AssertionError(describe(result, at_least))
+    return result
