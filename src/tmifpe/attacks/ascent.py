@@ -91,7 +91,7 @@ class Ascent(ABC):
             return replace(state, looks=state.looks + 1)
         norm, threat = get_norm(problem.threat.norm), problem.threat
         number = self.number(state)
-        share = get_schedule(self.schedule)((number / self.steps).to(state.x.dtype))
+        share = get_schedule(self.schedule)(number.to(state.x.dtype) / self.steps)
         ascent, velocity = self._direction(state, evaluated.grad, number)
         size = _column(threat.eps * self.step_size * share, state.x)
         moved = norm.project(torch.addcmul(state.x, size, norm.direction(ascent)), problem.x, threat)

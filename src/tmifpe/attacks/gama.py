@@ -53,8 +53,8 @@ class GAMA(Ascent):
     def objective(self, problem: Problem, state: AscentState) -> Objective:
         assert problem.clean is not None  # noqa: S101 - the loop sees to it, by reads_clean
         clean = _probabilities(problem.clean)
-        left = 1 - self.number(state) / (self.decay * self.steps)
-        weight = self.weight * left.clamp(min=0).to(clean.dtype)
+        left = 1 - self.number(state).to(clean.dtype) / (self.decay * self.steps)
+        weight = self.weight * left.clamp(min=0)
 
         def value(logits: Tensor) -> Tensor:
             p = _probabilities(logits)
