@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tmifpe.attacks import PGD, bim, fgsm, get_attack, mim
     from tmifpe.core.types import Classifier, Data, Threat
     from tmifpe.data import load_data
+    from tmifpe.evaluation.audit import Audit, audit
     from tmifpe.evaluation.compare import Comparison, compare
     from tmifpe.evaluation.evaluate import evaluate
     from tmifpe.evaluation.outcomes import Outcome, Outcomes
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PGD",
+    "Audit",
     "Classifier",
     "Comparison",
     "Data",
@@ -42,6 +44,7 @@ __all__ = [
     "Result",
     "Threat",
     "__version__",
+    "audit",
     "bim",
     "compare",
     "evaluate",
@@ -59,6 +62,7 @@ _HOMES = {
     "tmifpe.attacks": ["PGD", "bim", "fgsm", "get_attack", "mim"],
     "tmifpe.core.types": ["Classifier", "Data", "Threat"],
     "tmifpe.data": ["load_data"],
+    "tmifpe.evaluation.audit": ["Audit", "audit"],
     "tmifpe.evaluation.compare": ["Comparison", "compare"],
     "tmifpe.evaluation.evaluate": ["evaluate"],
     "tmifpe.evaluation.outcomes": ["Outcome", "Outcomes"],

@@ -54,10 +54,12 @@ def _root(
 
 
 def _register() -> None:
-    from tmifpe.cli import compare, demo, evaluate, listing
+    from tmifpe.cli import audit, compare, demo, evaluate, listing, runs
 
     app.command("evaluate")(with_options(evaluate.evaluate))
     app.command("compare")(with_options(compare.compare))
+    app.command("audit")(with_options(audit.audit))
+    app.add_typer(runs.runs)
     app.command("list")(listing.listing)
     app.command("demo")(demo.demo)
 

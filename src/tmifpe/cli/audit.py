@@ -1,0 +1,115 @@
+"""tmifpe audit: how much of each loss's gradient floating point destroys, for one model."""
+
+from __future__ import annotations
+
+__all__ = ["audit", "audit_table"]
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tmifpe.cli.options import SourceOptions
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tmifpe.evaluation.audit import Audit
+    from tmifpe.evaluation.measured import Quantiles
+
+
+def audit(
+    source: SourceOptions,
+    precisions: Annotated[str, typer.Option(help="fp16, bf16, fp32, fp64, separated by commas.")] = "fp16,bf16,fp32",
+    losses: Annotated[str, typer.Option(help="Losses, separated by commas.")] = "ce,ce-margin,cw,dlr,mifpe,tmifpe",
+    batch_size: Annotated[int, typer.Option(min=1, help="Images per forward pass.")] = 64,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    out: Annotated[
+        str | None, typer.Option(help="Write audit.json, audit.csv (a row per example) and audit.png to this folder.")
+    ] = None,
+) -> None:
+    """Audit the gradients of MODEL on DATA: each loss in each precision against float64."""
+    from rich.console import Console
+
+    import tmifpe
+    from tmifpe.cli import console, sources
+    from tmifpe.core.options import split_list
+
+    classifier, data, _ = sources.load_sources(source)
+    with console.bar() as shown:
+        task = shown.add_task("audit", total=len(data), note="")
+        result = tmifpe.audit(
+            classifier,
+            data,
+            split_list(losses),
+            split_list(precisions),
+            batch_size=batch_size,
+            progress=lambda done, total: shown.update(task, completed=done, total=total),
+        )
+    if out is not None:
+        from tmifpe.report.audit_files import write_audit
+
+        for path in write_audit(result, out):
+            Console(stderr=True).print(f"wrote {path}", highlight=False, markup=False)
+    if json:
+        console.print_json(result.to_json())
+        return
+    screen = Console()
+    screen.print(audit_table(result))
+    for line in (*_gap_lines(result), "", *result.verdicts, "", *_ran(result)):
+        screen.print(line, highlight=False, markup=False)
+
+
+def audit_table(result: Audit) -> Table:
+    """One row per precision and loss: shares in percent, errors at their 99th percentile."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    title = f"{result.model} on {result.data}: {int(result.correct.sum())} correctly classified of {result.n}"
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE)
+    for heading in ("format", "loss"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("zero\n%", "label\nlost %", "NaN\n%", "error p99\nby logits", "error p99\nby input",
+                    "wrong\nsigns %"):  # fmt: skip
+        table.add_column(heading, justify="right", no_wrap=True)
+    for finding in result.findings:
+        table.add_row(
+            finding.precision,
+            escape(finding.loss),
+            _share(max(finding.logits.zero, finding.input.zero)),
+            _share(finding.label_lost),
+            _share(max(finding.logits.nonfinite, finding.input.nonfinite)),
+            _p99(finding.logits.error),
+            _p99(finding.input.error),
+            _share(finding.sign_disagreement),
+            end_section=finding.loss == result.losses[-1],
+            style="" if finding.sound else "yellow",
+        )
+    return table
+
+
+def _gap_lines(result: Audit) -> list[str]:
+    """The gaps beside the thresholds at which plain cross-entropy loses its label."""
+    plain = result.to_json()
+    gap = plain["delta"]
+    above = ", ".join(f"{at['share_above']:.0%} above {at['delta']:.2f} ({p})" for p, at in plain["ce_dies"].items())
+    return [
+        f"Gap Δ of the two largest logits: {gap['min']:.3g} to {gap['max']:.3g}, median {gap['median']:.3g}.",
+        f"CE loses its label there (two classes): {above}.",
+        "error: relative; by logits: the loss's own arithmetic; by input: of network and loss together.",
+    ]
+
+
+def _share(value: float) -> str:
+    return "0" if value == 0 else f"{100 * value:.1f}" if value >= 0.0005 else "<0.1"
+
+
+def _p99(error: Quantiles) -> str:
+    return "-" if error.p99 is None else f"{error.p99:.0e}" if error.p99 else "0"
+
+
+def _ran(result: Audit) -> tuple[str, ...]:
+    """What ran in which precision; one line if there is nothing to warn of."""
+    if any("emulated" in note for note in result.notes):
+        return result.notes
+    return (f"The whole network ran in fp64 (the reference) and in {', '.join(result.precisions)}.",)

@@ -1,0 +1,159 @@
+"""How much of an attack's gradient does floating point destroy, for this model on these images?"""
+
+from __future__ import annotations
+
+__all__ = ["LOSSES", "PRECISIONS", "Audit", "audit"]
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tmifpe.core.errors import InputError
+from tmifpe.core.numerics import is_usable, margin
+from tmifpe.core.types import Classifier, Data, Model
+from tmifpe.data import as_data, subset
+from tmifpe.evaluation.audit_result import Audit, Cell
+from tmifpe.evaluation.exact import exact, gradient, pinned
+from tmifpe.evaluation.measured import Flags, Measured, compare_gradients
+from tmifpe.evaluation.passes import Network, network_in
+from tmifpe.evaluation.spec import get_precision
+from tmifpe.losses import Loss, get_loss, spelling
+from tmifpe.models import check_compatible
+
+LOSSES = ("ce", "ce-margin", "cw", "dlr", "mifpe", "tmifpe")
+PRECISIONS = ("fp16", "bf16", "fp32")
+
+
+def audit(
+    model: Model | Classifier,
+    data: Any,
+    losses: Sequence[str] = LOSSES,
+    precisions: Sequence[str] = PRECISIONS,
+    *,
+    limit: int | None = None,
+    batch_size: int = 64,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Audit:
+    """Measure the gradient of every loss in every precision against float64, on clean images.
+
+    With respect to the logits the truth is the exact gradient at the logits that the precision produced, so it shows
+    what the loss's own arithmetic loses; with respect to the input it is that of the network in float64, so it shows
+    everything. A precision that the model cannot run in is emulated, and `notes` says which part.
+
+    >>> import tmifpe
+    >>> found = tmifpe.audit(tmifpe.load_model("digits-distilled"), tmifpe.load_data("digits"), limit=32)
+    >>> found.finding("ce", "fp32").logits.zero > 0.5, found.finding("tmifpe", "fp32").logits.zero
+    (True, 0.0)
+    """
+    if batch_size < 1:
+        raise InputError(f"batch_size must be at least 1, got {batch_size}")
+    chosen = [pinned(get_loss(text)) for text in _different("losses", losses)]
+    names = [spelling(get_loss(text)) for text in losses]
+    for precision in _different("precisions", precisions):
+        get_precision(precision)
+    source = as_data(data)
+    if limit is not None:
+        if limit < 1:
+            raise InputError(f"limit must be at least 1, got {limit}")
+        source = subset(source, range(limit)) if limit < len(source) else source
+    if isinstance(model, Classifier):
+        check_compatible(model, source)
+    network: Model = model.module if isinstance(model, Classifier) else model
+    sample = source.fetch(range(min(2, len(source))))[0]
+    with ExitStack() as stack:
+        reference = stack.enter_context(network_in(network, "fp64", sample))
+        runs = [stack.enter_context(network_in(network, precision, sample)) for precision in precisions]
+        batches: list[_Batch] = []
+        for start in range(0, len(source), batch_size):
+            positions = range(start, min(start + batch_size, len(source)))
+            batches.append(_measure(reference, runs, chosen, *source.fetch(positions)))
+            progress(positions.stop, len(source))
+    name = model.name if isinstance(model, Classifier) else type(model).__name__
+    return _joined(name, source, names, [reference, *runs], batches)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    label: Tensor
+    correct: Tensor
+    delta: Tensor
+    classes: int
+    cells: list[tuple[Measured, Measured, Flags]]  # precision by precision, in each loss by loss
+
+
+def _measure(reference: Network, runs: list[Network], losses: list[Loss], x: Tensor, labels: Tensor) -> _Batch:
+    z, back = reference.forward(x)
+    labels = labels.to(z.device)
+    _check(z, labels)
+    top = torch.topk(z, 2, dim=1).values
+    truths = [exact(loss, z, labels) for loss in losses]
+    pulled = [back(truth.weights) for truth in truths]
+    cells: list[tuple[Measured, Measured, Flags]] = []
+    for run in runs:
+        logits, run_back = run.forward(x)
+        usable = is_usable(logits)
+        for loss, truth, pull in zip(losses, truths, pulled, strict=True):
+            own = labels.to(logits.device)[:, None]
+            got, here = gradient(loss, logits, own[:, 0]), exact(loss, logits.to(z.device), labels)
+            lost = (got.gather(1, own) == 0) & (here.weights.gather(1, labels[:, None]) != 0).to(own.device)
+            cells.append(
+                (
+                    compare_gradients(got, here.weights, here.scale, usable),
+                    compare_gradients(run_back(got), pull, truth.scale, usable),
+                    (lost[:, 0] & usable).cpu().numpy(),
+                )
+            )
+    return _Batch(labels, margin(z, labels) < 0, top[:, 0] - top[:, 1], z.shape[1], cells)
+
+
+def _check(z: Tensor, labels: Tensor) -> None:
+    if z.dim() != 2 or len(z) != len(labels):
+        raise InputError(f"for {len(labels)} images the model must return logits (n, classes), got {tuple(z.shape)}")
+    if z.shape[1] < 2:
+        raise InputError("an audit needs at least two classes, the model has one: there is no rival to attack towards")
+    if int(labels.max()) >= z.shape[1]:
+        raise InputError(f"label {int(labels.max())} is out of range: the model has {z.shape[1]} classes")
+    if not bool(is_usable(z).all()):
+        raise InputError("the model returns NaN or infinite logits in float64; check its weights and normalisation")
+
+
+def _joined(name: str, data: Data, losses: list[str], ran: list[Network], batches: list[_Batch]) -> Audit:
+    correct = torch.cat([batch.correct for batch in batches]).cpu().numpy()
+    if not correct.any():
+        raise InputError(
+            f"{name} classifies none of the {len(correct)} examples of {data.name} correctly, so nothing would be "
+            "attacked; check labels and normalisation"
+        )
+    pairs = [(loss, network.precision) for network in ran[1:] for loss in losses]
+    cells = [
+        Cell(
+            loss,
+            precision,
+            Measured.concat([batch.cells[k][0] for batch in batches]),
+            Measured.concat([batch.cells[k][1] for batch in batches]),
+            np.concatenate([batch.cells[k][2] for batch in batches]),
+        )
+        for k, (loss, precision) in enumerate(pairs)
+    ]
+    return Audit(
+        name,
+        data.name,
+        batches[0].classes,
+        np.asarray(data.indices, dtype=np.int64),
+        torch.cat([batch.label for batch in batches]).cpu().numpy(),
+        correct,
+        torch.cat([batch.delta for batch in batches]).cpu().numpy(),
+        tuple(cells),
+        tuple(f"reference {network.note}" if network is ran[0] else network.note for network in ran),
+    )
+
+
+def _different(what: str, names: Sequence[str]) -> Sequence[str]:
+    if isinstance(names, str) or not names or len(set(names)) != len(names):
+        raise InputError(f"an audit needs different {what}, at least one, got {names!r}")
+    return names

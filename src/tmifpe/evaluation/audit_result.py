@@ -1,0 +1,140 @@
+"""What an audit found: example by example, summed up, and in words."""
+
+from __future__ import annotations
+
+__all__ = ["Audit", "Cell"]
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tmifpe.core.errors import InputError
+from tmifpe.evaluation.measured import Finding, Flags, Measured, Reals, summarise
+from tmifpe.evaluation.verdicts import verdicts
+from tmifpe.theory.formats import format_of
+from tmifpe.version import __version__
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One loss in one precision, example by example: both gradients, and whether the label's component is gone."""
+
+    loss: str
+    precision: str
+    logits: Measured
+    input: Measured
+    label_lost: Flags
+
+    def finding(self, rows: Flags) -> Finding:
+        return Finding(
+            self.loss,
+            self.precision,
+            label_lost=float(self.label_lost[rows].mean()),
+            sign_disagreement=float(self.input.signs[rows].mean()),
+            logits=summarise(self.logits, rows),
+            input=summarise(self.input, rows),
+        )
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The gradients of every loss in every precision against float64. Shares and quantiles are over the correctly
+    classified examples, the only ones that are attacked; `rows` has them all."""
+
+    model: str
+    data: str
+    classes: int
+    index: NDArray[np.int64]
+    label: NDArray[np.int64]
+    correct: Flags
+    """Classified correctly in float64."""
+    delta: Reals
+    """The gap between the two largest logits, float64."""
+    cells: tuple[Cell, ...]
+    notes: tuple[str, ...]
+    """For each precision, and for the float64 reference, what ran in it and what was emulated."""
+
+    @property
+    def n(self) -> int:
+        return len(self.index)
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(cell.precision for cell in self.cells))
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(cell.loss for cell in self.cells))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(cell.finding(self.correct) for cell in self.cells)
+
+    @property
+    def verdicts(self) -> tuple[str, ...]:
+        return verdicts(self.findings)
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """The gap from which 1 - p_1 of plain cross-entropy rounds to 0 (two classes): p ln 2 for p-bit numbers."""
+        return {name: format_of(name).ce_dies for name in self.precisions}
+
+    def finding(self, loss: str, precision: str) -> Finding:
+        """What one loss loses in one precision."""
+        for cell in self.cells:
+            if (cell.loss, cell.precision) == (loss, precision):
+                return cell.finding(self.correct)
+        raise InputError(f"{loss} in {precision} was not audited; there are {self.losses} in {self.precisions}")
+
+    def to_json(self) -> dict[str, Any]:
+        gap = self.delta[self.correct]
+        quantiles = zip(("min", "p10", "median", "p90", "max"), np.quantile(gap, [0, 0.1, 0.5, 0.9, 1]), strict=True)
+        return {
+            "model": self.model,
+            "data": self.data,
+            "n": self.n,
+            "correct": int(self.correct.sum()),
+            "classes": self.classes,
+            "delta": {name: float(value) for name, value in quantiles},
+            "ce_dies": {
+                name: {"delta": limit, "share_above": float((gap >= limit).mean())}
+                for name, limit in self.thresholds.items()
+            },
+            "findings": [dataclasses.asdict(finding) for finding in self.findings],
+            "verdicts": list(self.verdicts),
+            "notes": list(self.notes),
+            "version": __version__,
+        }
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One plain row per example, loss and precision."""
+        for cell in self.cells:
+            for i in range(self.n):
+                yield {
+                    "index": int(self.index[i]),
+                    "label": int(self.label[i]),
+                    "correct": bool(self.correct[i]),
+                    "delta": float(self.delta[i]),
+                    "loss": cell.loss,
+                    "precision": cell.precision,
+                    "label_lost": bool(cell.label_lost[i]),
+                    **_row("logits", cell.logits, i),
+                    **_row("input", cell.input, i),
+                }
+
+    def __str__(self) -> str:
+        return "\n".join(self.verdicts)
+
+
+def _row(side: str, measured: Measured, i: int) -> dict[str, Any]:
+    values = {field.name: getattr(measured, field.name)[i].item() for field in dataclasses.fields(measured)}
+    return {f"{side}_{name}": None if _is_nan(value) else value for name, value in values.items()}
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
