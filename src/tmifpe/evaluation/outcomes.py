@@ -20,13 +20,15 @@ class Mark(IntFlag):
     UNUSABLE_LOGITS = 1
     """NaN or +inf among the logits at some look; such a look never counts as success."""
     ZERO_GRADIENT = 2
-    """The gradient was exactly zero at every step."""
+    """The gradient was exactly zero at every step of every attack."""
     SOME_ZERO_GRADIENTS = 4
     """The gradient was exactly zero at some steps."""
     LEFT_OUT = 8
     """Targeted, and predicted as (or labelled) the target from the beginning: not counted."""
     FRAGILE = 16
     """Broken in one precision and not in another."""
+    RISING = 32
+    """Not broken, but at the pace of the last tenth of its looks a fifth more of them would have done it."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["Job", "ShardResult", "run_shard"]
+__all__ = ["Job", "ShardResult", "fetch_rows", "run_shard", "targets_of"]
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,10 +18,11 @@ from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Data, Threat
+from tmifpe.evaluation.draws import own_draws, seed_draws
 from tmifpe.evaluation.lend import Lent
 from tmifpe.evaluation.outcomes import Mark, Outcomes
 from tmifpe.evaluation.targets import choose_targets
-from tmifpe.evaluation.verify import verify
+from tmifpe.evaluation.verify import disagree, verify
 from tmifpe.norms import get_norm
 
 
@@ -38,6 +39,8 @@ class Job:
     seed: int = 0
     batch_size: int = 256
     eot: int = 1
+    second: Lent | None = None
+    """The model in another precision, for a second opinion on what was broken."""
 
 
 @dataclass
@@ -46,7 +49,8 @@ class ShardResult:
 
     shard: int
     outcomes: Outcomes
-    adv: Tensor
+    adv: Tensor | None
+    """None where it was left in the store."""
     tally: Tally = field(default_factory=Tally)
     seconds: float = 0.0
 
@@ -55,8 +59,15 @@ def run_shard(
     job: Job, shard: int, positions: range, tick: Callable[[int, int], None] = lambda *_: None
 ) -> ShardResult:
     """Evaluate the examples at `positions`; `tick(done, wrong)` is called at every look."""
+    with own_draws(job.lent.device):
+        # The draws of a randomised model belong to the shard, so that to run it again is to get the same outcomes.
+        seed_draws(job.lent.device, job.seed, shard)
+        return _run_shard(job, shard, positions, tick)
+
+
+def _run_shard(job: Job, shard: int, positions: range, tick: Callable[[int, int], None]) -> ShardResult:
     queries = Queries(job.lent.model, job.lent.dtype, job.eot)
-    x, labels, indices = _fetch(job, positions)
+    x, labels, indices = fetch_rows(job, positions)
     logits = _read_clean(job, queries, x, labels)
     outcomes = Outcomes.blank(len(x))
     outcomes.index[:] = indices.cpu().numpy()
@@ -65,19 +76,22 @@ def run_shard(
     outcomes.clean_pred[:] = outcomes.adv_pred[:] = predictions.cpu().numpy()
     outcomes.margin[:] = numerics.margin(logits, labels).cpu().double().numpy()
 
-    targets = _targets(job, positions, logits, labels, indices)
+    targets = targets_of(job, positions, logits, labels, indices)
     open_rows = predictions == labels
     if targets is not None:
         outcomes.target[:] = targets.cpu().numpy()
         given = (predictions == targets) | (labels == targets)
         outcomes.marks[given.cpu().numpy()] |= Mark.LEFT_OUT
         open_rows &= ~given
-    problem = Problem(x, labels, targets, indices, job.threat, job.seed)
+    problem = Problem(x, labels, targets, indices, job.threat, job.seed, clean=logits)
+    attacked = open_rows.clone()
     adv = _attack(job, queries, problem, open_rows, outcomes, tick)
+    _ask_second(job, queries, problem, adv, attacked, outcomes)
     return ShardResult(shard, outcomes, adv, queries.tally)
 
 
-def _fetch(job: Job, positions: range) -> tuple[Tensor, Tensor, Tensor]:
+def fetch_rows(job: Job, positions: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Images, labels and indices in the full source, on the job's device."""
     x, labels = job.data.fetch(positions)
     device = job.lent.device
     indices = torch.as_tensor(np.asarray([job.data.indices[p] for p in positions], dtype=np.int64), device=device)
@@ -98,7 +112,8 @@ def _read_clean(job: Job, queries: Queries, x: Tensor, labels: Tensor) -> Tensor
     return logits
 
 
-def _targets(job: Job, positions: range, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor | None:
+def targets_of(job: Job, positions: Sequence[int], logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor | None:
+    """The target class of each example, from its clean logits; None for an untargeted job."""
     if job.targets is None:
         return None
     if isinstance(job.targets, Tensor):
@@ -152,6 +167,29 @@ def _note(job: Job, outcomes: Outcomes, rows: NDArray[np.int64], part: Problem, 
     outcomes.margin[rows] = verdicts.margin.cpu().double().numpy()
     outcomes.size[rows] = get_norm(job.threat.norm).size(verdicts.adv - part.x).cpu().double().numpy()
     zero, looks = verdicts.zero_grad.cpu().numpy(), np.maximum(verdicts.steps.cpu().numpy(), 1)
-    outcomes.marks[rows[verdicts.unusable.cpu().numpy() > 0]] |= Mark.UNUSABLE_LOGITS
-    outcomes.marks[rows[zero >= looks]] |= Mark.ZERO_GRADIENT
-    outcomes.marks[rows[(zero > 0) & (zero < looks)]] |= Mark.SOME_ZERO_GRADIENTS
+    before = outcomes.marks[rows]
+    always = (zero >= looks) & ((before & Mark.ZERO_GRADIENT != 0) | (stage == 0))
+    ever = (zero > 0) | (before & (Mark.ZERO_GRADIENT | Mark.SOME_ZERO_GRADIENTS) != 0)
+    rising = ~fooled & ((verdicts.margin < 0) & (verdicts.rise >= -verdicts.margin / 2)).cpu().numpy()
+    outcomes.marks[rows] = (
+        (before & Mark.UNUSABLE_LOGITS)
+        | np.where(verdicts.unusable.cpu().numpy() > 0, Mark.UNUSABLE_LOGITS, 0)
+        | np.where(always, Mark.ZERO_GRADIENT, np.where(ever, Mark.SOME_ZERO_GRADIENTS, 0))
+        | np.where(rising, Mark.RISING, 0)
+    )
+
+
+def _ask_second(
+    job: Job, queries: Queries, problem: Problem, adv: Tensor, attacked: Tensor, outcomes: Outcomes
+) -> None:
+    """Read again, in the other precision, every point that an attack returned; mark those on which the two differ."""
+    second = job.second
+    if second is None:
+        return
+    fooled = torch.from_numpy(outcomes.fooled).to(attacked.device)
+    rows = (fooled if job.mode == "verdict" else attacked).nonzero()[:, 0]
+    asked = Queries(second.model, second.dtype, job.eot, queries.tally)
+    differ = disagree(
+        adv[rows].to(second.device, second.image_dtype), problem.take(rows), asked, job.batch_size, fooled[rows]
+    )
+    outcomes.marks[rows[differ].cpu().numpy()] |= Mark.FRAGILE

@@ -53,6 +53,8 @@ class RunSpec:
     total: int
     """Examples in the full source, of which these are some."""
     results_version: int = RESULTS_VERSION
+    verify: str = "none"
+    """The precision of the second opinion on every adversarial example, which marks the fragile ones."""
 
     def __post_init__(self) -> None:
         if self.seed < 0 or self.seed >= 2**63:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["inside", "verify"]
+__all__ = ["disagree", "inside", "verify"]
 
 import torch
 from torch import Tensor
@@ -29,6 +29,16 @@ def verify(adv: Tensor, problem: Problem, queries: Queries, batch_size: int) -> 
         part = problem.take(rows)
         holds[rows] &= numerics.is_usable(logits) & part.succeeded(logits.argmax(dim=1))
     return holds
+
+
+def disagree(adv: Tensor, problem: Problem, queries: Queries, batch_size: int, fooled: Tensor) -> Tensor:
+    """Where a second model (the same in another precision, on its own device) does not share the verdict `fooled`."""
+    differ = torch.zeros_like(fooled)
+    for rows in torch.arange(len(adv), device=fooled.device).split(batch_size):
+        logits = queries.logits(adv[rows.to(adv.device)]).to(fooled.device)
+        broken = numerics.is_usable(logits) & problem.take(rows).succeeded(logits.argmax(dim=1))
+        differ[rows] = broken != fooled[rows]
+    return differ
 
 
 def inside(adv: Tensor, x: Tensor, threat: Threat) -> Tensor:
