@@ -103,7 +103,8 @@ def _readable(path: Path) -> sqlite3.Connection:
         return connection
     except sqlite3.OperationalError as error:
         connection.close()
-        if "unable to open" not in str(error) or path.with_name(path.name + "-wal").exists():
+        log = path.with_name(path.name + "-wal")
+        if "unable to open" not in str(error) or (log.exists() and log.stat().st_size):
             raise
     return sqlite3.connect(uri + "&immutable=1", uri=True, isolation_level=None)
 
