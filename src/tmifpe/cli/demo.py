@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 EPS = 0.15
 EXAMPLES = 300
+STEPS = 100
 MODELS = ("digits-robust", "digits-distilled")
 
 
@@ -32,11 +33,15 @@ def demo(
 
     data, threat = tmifpe.load_data("digits", limit=EXAMPLES), tmifpe.Threat("linf", EPS)
     shown, results = Console(), {}
-    shown.print(f"PGD-100 at linf {EPS} on {len(data)} handwritten digits, every loss in turn:", highlight=False)
+    shown.print(f"PGD-{STEPS} at linf {EPS} on {len(data)} handwritten digits, every loss in turn:", highlight=False)
     for name in MODELS:
         with console.progress_on_stderr(name) as progress:
             results[name] = tmifpe.compare(
-                tmifpe.load_model(name), data, threat, progress=lambda _, step, told=progress: told(step)
+                tmifpe.load_model(name),
+                data,
+                threat,
+                attack=tmifpe.PGD(steps=STEPS),
+                progress=lambda _, step, told=progress: told(step),
             )
         shown.print(comparison_table(name, results[name]))
     shown.print(_paragraph(results), highlight=False, markup=False)
@@ -54,8 +59,8 @@ def _paragraph(results: dict[str, Comparison]) -> str:
         f"What it shows: {distilled} was trained by defensive distillation, which inflates its logits. Plain "
         f"cross-entropy then has a gradient of exactly zero in float32 and reports {percent(distilled, 'ce'):.1f} % "
         f"robust accuracy; T-MIFPE, which rescales the logits first, finds {percent(distilled, 'tmifpe'):.1f} %. The "
-        f"difference of {over:.1f} points is robustness that was never there. On {robust}, which really was trained against attacks, "
-        f"the two are {apart:.1f} points apart: where floating point does no harm, the losses agree."
+        f"difference of {over:.1f} points is robustness that was never there. On {robust}, which really was trained "
+        f"against attacks, the two are {apart:.1f} points apart: where floating point does no harm, the losses agree."
     )
 
 
@@ -64,7 +69,7 @@ def _figure(results: dict[str, Comparison], out: str, shown: Console) -> None:
     from tmifpe.report.bars import save_bars
 
     try:
-        path = save_bars(results, out, f"Robust accuracy under PGD-100, linf {EPS}")
+        path = save_bars(results, out, f"Robust accuracy under PGD-{STEPS}, linf {EPS}")
     except MissingExtra as error:
         shown.print(f"No figure: {error}", highlight=False, markup=False)
         return

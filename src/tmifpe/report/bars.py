@@ -11,7 +11,7 @@ from tmifpe.core.errors import InputError, MissingExtra
 from tmifpe.evaluation.compare import Comparison
 
 # Okabe and Ito's palette: told apart by colour-blind readers too.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 
 
 def save_bars(results: Mapping[str, Comparison], path: str | Path, title: str) -> Path:
@@ -33,7 +33,7 @@ def save_bars(results: Mapping[str, Comparison], path: str | Path, title: str) -
         above = [100 * run.interval[1] - h for h, run in zip(heights, runs, strict=True)]
         where = [i + (k - (len(results) - 1) / 2) * width for i in range(len(losses))]
         bars = axes.bar(where, heights, width * 0.92, yerr=[below, above], capsize=2, color=COLOURS[k], label=name)
-        axes.bar_label(bars, fmt="%.1f", fontsize=8, padding=2)
+        axes.bar_label(bars, fmt="%.1f", fontsize=8, label_type="center", color="white", fontweight="bold")
         axes.axhline(100 * comparison.clean_accuracy, color=COLOURS[k], linewidth=0.8, linestyle="--")
     axes.set_xticks(range(len(losses)), losses)
     axes.set_ylabel("robust accuracy, % (dashed: clean)")

@@ -1,0 +1,225 @@
+"""The command line, end to end: what a user types, what comes back, and how it fails."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from tmifpe.cli import app
+
+QUICK = ["--eps", "0.15", "--limit", "24", "--steps", "5"]
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMIFPE_STORE", str(tmp_path / "store"))
+
+
+def call(*words: str, code: int = 0):
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == code, (result.output, result.stderr, result.exception)
+    return result
+
+
+def refused(*words: str) -> str:
+    """Exit 2, nothing on stdout, and one sentence on stderr."""
+    result = call(*words, code=2)
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    return " ".join(result.stderr.split())
+
+
+def test_evaluate_prints_one_json_object():
+    result = call("evaluate", "digits-robust", *QUICK, "--json")
+    found = json.loads(result.stdout)
+    wanted = (
+        "clean_accuracy robust_accuracy interval n broken norm eps loss steps seed seconds forwards backwards version"
+    )
+    assert set(wanted.split()) <= set(found)
+    assert found["n"] == 24
+    assert 0 <= found["interval"][0] <= found["robust_accuracy"] <= found["interval"][1] <= 1
+    assert (found["norm"], found["eps"], found["loss"], found["steps"], found["seed"]) == ("linf", 0.15, "tmifpe", 5, 0)
+
+
+def test_evaluate_shows_a_table():
+    output = call("evaluate", "digits-robust", *QUICK, "--norm", "l2", "--eps", "8/255").stdout
+    assert "robust accuracy" in output
+    assert "%" in output
+
+
+def test_targets_add_a_success_rate():
+    for targets in ("second", "least-likely", "random", "3"):
+        found = json.loads(call("evaluate", "digits-robust", *QUICK, "--targets", targets, "--json").stdout)
+        assert 0 <= found["success_rate"] <= 1
+        assert found["targets"] == targets
+
+
+def test_targets_from_a_file(tmp_path):
+    path = tmp_path / "targets.txt"
+    path.write_text("\n".join(["1"] * 24))
+    assert (
+        json.loads(call("evaluate", "digits-robust", *QUICK, "--targets", str(path), "--json").stdout)["left_out"] >= 0
+    )
+    path.write_text("1\n2")
+    assert "24" in refused("evaluate", "digits-robust", *QUICK, "--targets", str(path))
+
+
+def test_fail_below_is_exit_one():
+    call("evaluate", "digits-robust", *QUICK, "--fail-below", "0.0")
+    call("evaluate", "digits-robust", *QUICK, "--fail-below", "1.0", code=1)
+    assert "fraction" in refused("evaluate", "digits-robust", *QUICK, "--fail-below", "45")
+
+
+def test_adversarial_examples_are_saved_and_hold(tmp_path):
+    import tmifpe
+
+    path = tmp_path / "adv.safetensors"
+    found = json.loads(call("evaluate", "digits-distilled", *QUICK, "--save-adv", str(path), "--json").stdout)
+    saved = load_file(path)
+    model = tmifpe.load_model("digits-distilled").module
+    wrong = model(saved["adv"]).argmax(dim=1) != saved["labels"]
+    assert 1 - wrong.double().mean().item() == pytest.approx(found["robust_accuracy"])
+    x, _ = tmifpe.load_data("digits", limit=24).fetch(range(24))
+    assert (saved["adv"] - x).abs().max() <= 0.15 + 1e-6
+
+
+def test_losses_take_options():
+    for loss in ("tmifpe(t_rule=one-step)", "mifpe(T=10)", "tmifpe-naive", "tmifpe(lam=87.3)"):
+        assert json.loads(call("evaluate", "digits-robust", *QUICK, "--loss", loss, "--json").stdout)["loss"] == loss
+
+
+@pytest.mark.parametrize("precision", ["fp64", "bf16", "fp16"])
+def test_precisions(precision):
+    found = json.loads(call("evaluate", "digits-robust", *QUICK, "--precision", precision, "--json").stdout)
+    assert found["precision"] == precision
+
+
+def test_compare():
+    output = call("compare", "digits-robust", *QUICK, "--losses", "ce,tmifpe", "--seeds", "0,1").stdout
+    assert "tmifpe" in output
+    assert "McNemar" in output
+    found = json.loads(call("compare", "digits-robust", *QUICK, "--losses", "ce,mifpe(T=2)", "--json").stdout)
+    assert set(found["losses"]) == {"ce", "mifpe(T=2)"}
+
+
+@pytest.mark.parametrize("kind", ["losses", "norms", "attacks", "models", "data"])
+def test_list(kind):
+    assert call("list", kind).stdout.strip()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["evaluate", "--help"], ["compare", "--help"]])
+def test_help(words):
+    assert call(*words).stdout
+
+
+def write_npz(path, n: int = 6, shape=(1, 8, 8)) -> str:
+    images = np.random.default_rng(0).integers(0, 255, (n, *shape), dtype=np.uint8)
+    np.savez(path, images=images, labels=np.arange(n) % 10)
+    return f"npz:{path}"
+
+
+FACTORY = """
+import torch
+def small():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+def broken():
+    raise RuntimeError("out of cheese")
+def nan():
+    return lambda x: x.flatten(1)[:, :10] * float("nan")
+def flat():
+    return lambda x: x.flatten(1).sum(1)
+"""
+
+
+def test_a_users_own_model_and_data(tmp_path):
+    data = write_npz(tmp_path / "d.npz")
+    factory = tmp_path / "mine.py"
+    factory.write_text(FACTORY)
+    weights = tmp_path / "w.safetensors"
+    save_file({"1.weight": torch.zeros(10, 64), "1.bias": torch.eye(10)[3]}, weights)
+    found = json.loads(
+        call("evaluate", f"{factory}:small", "--weights", str(weights), "--data", data, "--steps", "3", "--json").stdout
+    )
+    assert found["clean_accuracy"] == pytest.approx(1 / 6)
+    call("evaluate", f"{factory}:small", "--data", data, "--steps", "2", "--mean", "0.5", "--std", "0.25")
+
+
+def test_bad_input_is_one_sentence_and_exit_two(tmp_path):
+    data = write_npz(tmp_path / "d.npz")
+    factory = tmp_path / "mine.py"
+    factory.write_text(FACTORY)
+    small = ["evaluate", f"{factory}:small", "--data", data, "--steps", "2"]
+    assert "did you mean 'tmifpe'" in refused("evaluate", "digits-robust", "--loss", "tmipfe")
+    assert "did you mean 'linf'" in refused("evaluate", "digits-robust", "--norm", "lnif")
+    assert "did you mean 'digits-robust'" in refused("evaluate", "digits-robus")
+    assert "did you mean" in refused("evaluate", "digits-robust", "--data", "mnis:x")
+    assert "kind of thing" in refused("list", "loses")
+    assert refused("evaluate", "digits-robust", "--data", "npz:nowhere.npz")
+    assert refused("evaluate", "digits-robust", "--weights", "nowhere.pt")
+    assert refused("evaluate", "nowhere.py:f")
+    assert refused("evaluate", f"{factory}:large", "--data", data)
+    assert "cheese" in refused("evaluate", f"{factory}:broken", "--data", data)
+    assert "NaN" in refused("evaluate", f"{factory}:nan", "--data", data)
+    assert "logits" in refused("evaluate", f"{factory}:flat", "--data", data)
+    for eps in ("-1", "nan", "inf", "eight", "1/0"):
+        assert "eps" in refused(*small, "--eps", eps)
+    assert refused(*small, "--batch-size", "0")
+    assert refused(*small, "--batch-size", "many")
+    assert refused(*small, "--device", "tpu9")
+    assert refused(*small, "--mean", "0.5")
+    assert refused(*small, "--mean", "0.5", "--std", "0")
+    assert refused(*small, "--mean", "0.5,0.5", "--std", "1,1")
+    assert refused(*small, "--mean", "a", "--std", "1")
+    assert refused(*small, "--targets", "nothing")
+    assert refused(*small, "--targets", "77")
+    assert refused(*small, "--indices", "nowhere.txt")
+    assert refused(*small, "--mode", "quick")
+    assert refused(*small, "--schedule", "cos")
+    assert refused(*small, "--momentum", "2")
+    assert refused(*small, "--precision", "fp8")
+    assert refused(*small, "--save-adv", str(tmp_path / "no" / "such" / "x.safetensors"))
+    assert refused("compare", "digits-robust", "--losses", "ce,ce")
+    assert refused("compare", "digits-robust", "--losses", "")
+    assert refused("compare", "digits-robust", "--seeds", "a")
+    call("evaluate", "digits-robust", "--steps", "0", code=2)
+    call("evaluate", "digits-robust", "--limit", "none", code=2)
+    call("evaluate", code=2)
+    call("evalute", "digits-robust", code=2)
+
+
+def test_images_that_do_not_fit_the_model_fail_before_any_compute(tmp_path):
+    data = write_npz(tmp_path / "d.npz", shape=(3, 8, 8))
+    assert "3x8x8" in refused("evaluate", "digits-robust", "--data", data)
+    data = write_npz(tmp_path / "e.npz", shape=(1, 9, 8))
+    assert "1x9x8" in refused("evaluate", "digits-robust", "--data", data)
+
+
+def test_a_pickle_that_is_not_weights_only_is_refused_and_does_not_run(tmp_path):
+    class Payload:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "ran"), "w"))
+
+    torch.save(Payload(), tmp_path / "evil.pt")
+    refused("evaluate", "mnist-fast", "--weights", str(tmp_path / "evil.pt"))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_weights_that_do_not_fit(tmp_path):
+    save_file({"x": torch.zeros(2)}, tmp_path / "w.safetensors")
+    assert refused("evaluate", "mnist-fast", "--weights", str(tmp_path / "w.safetensors"))
+
+
+def test_demo(tmp_path, monkeypatch):
+    import tmifpe.cli.demo as module
+
+    monkeypatch.setattr(module, "EXAMPLES", 40)
+    monkeypatch.setattr(module, "STEPS", 5)
+    output = call("demo", "--out", str(tmp_path / "a" / "b.png")).stdout
+    assert "What it shows" in output
+    assert (tmp_path / "a" / "b.png").stat().st_size > 10_000
