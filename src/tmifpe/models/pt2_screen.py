@@ -8,7 +8,7 @@ itself promises nothing for files of strangers, and neither does this.
 
 from __future__ import annotations
 
-__all__ = ["screen"]
+__all__ = ["is_arithmetic", "screen"]
 
 import io
 import json
@@ -85,11 +85,12 @@ def _screen_field(key: str, value: Any, path: Path) -> None:
             raise InputError(f"{path} has a value named {text[:60]!r}, which is not a name")
         if key in ("in_spec", "out_spec") and _TREE_TYPE.search(text):
             raise InputError(f"{path} takes or gives objects other than tensors, tuples, lists and dictionaries")
-        if key in ("expr_str", "guards_code") and not _is_arithmetic(text):
+        if key in ("expr_str", "guards_code") and not is_arithmetic(text):
             raise InputError(f"{path} has the expression {text[:60]!r}, which is not plain arithmetic on sizes")
 
 
-def _is_arithmetic(text: str) -> bool:
+def is_arithmetic(text: str) -> bool:
+    """Is this nothing but sizes of inputs, numbers, operators and the functions that torch writes sizes with?"""
     rest = _INPUT.sub(" ", text)  # the quoted names of inputs and of size symbols
     words = re.findall(r"[A-Za-z_]\w*", rest)
     return _ARITHMETIC.fullmatch(rest) is not None and all(_WORD.fullmatch(word) for word in words)
