@@ -55,7 +55,7 @@ def seed_draws(device: torch.device, *numbers: int) -> None:
 
 @contextmanager
 def undisturbed(model: Model, device: torch.device) -> Iterator[None]:
-    """As `own_draws`, and the model's buffers are put back: BatchNorm in train mode moves its averages when looked at."""
+    """As `own_draws`, and the model's buffers are put back: BatchNorm in train mode moves its averages each time."""
     kept = [(b, b.detach().clone()) for b in model.buffers()] if isinstance(model, nn.Module) else []
     with own_draws(device):
         try:

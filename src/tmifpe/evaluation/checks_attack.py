@@ -1,0 +1,169 @@
+"""After the attack: did it fail where it should not have? The indicators of attack failure of Pintor et al. (2022)
+that can be read off the outcomes, and those that need another look at some survivors."""
+
+from __future__ import annotations
+
+__all__ = ["check_attack", "check_monotone"]
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tmifpe.attacks.loop import Attack, Loop, run
+from tmifpe.core import numerics
+from tmifpe.evaluation.draws import undisturbed
+from tmifpe.evaluation.flags import flag
+from tmifpe.evaluation.outcomes import Mark, Outcomes
+from tmifpe.evaluation.result import Flag, Result
+from tmifpe.evaluation.sample import Sample, climbing, draw_sample, share
+from tmifpe.evaluation.shard import Job
+from tmifpe.evaluation.verify import verify
+from tmifpe.norms import get_norm
+
+_STREAM = 0x5EED  # keeps the neighbours drawn here apart from the starts of attacks, whose stages count from 0
+_NEIGHBOURS = 4
+
+
+def check_attack(job: Job, outcomes: Outcomes, transfer_adv: Tensor | None = None) -> tuple[list[Flag], int]:
+    """Flags, and the forward passes they cost (in examples).
+
+    `transfer_adv`: adversarial examples made against another model, one per example of the data.
+    """
+    flags = [*_outcomes(outcomes), *_gradient_free(job, outcomes)]
+    with undisturbed(job.lent.model, job.lent.device):
+        sample = draw_sample(job, np.flatnonzero(outcomes.robust & outcomes.counted), job.eot)
+        if sample is None:
+            return flags, 0
+        flags += [*_unstable(sample), *_unconstrained(job, sample)]
+        if transfer_adv is not None:
+            flags += _transfer(sample, transfer_adv)
+        return flags, sample.queries.tally.forwards
+
+
+def _outcomes(outcomes: Outcomes) -> Iterator[Flag]:
+    """What the rows say by themselves."""
+    left = outcomes.take(outcomes.robust & outcomes.counted)
+    n = len(left)
+    zero, some = _marked(left, Mark.ZERO_GRADIENT), _marked(left, Mark.SOME_ZERO_GRADIENTS)
+    if zero > 0.01 * n or some > 0.1 * n:
+        yield flag(
+            "zero-gradients", f"Of {n} survivors, {zero} had a zero gradient at every step, and {some} more at some."
+        )
+    unusable = _marked(outcomes, Mark.UNUSABLE_LOGITS)
+    if unusable:
+        yield flag(
+            "unusable-logits", f"{unusable} of {len(outcomes)} examples had NaN or infinite logits at some step."
+        )
+    found = np.where(left.target < 0, left.adv_pred != left.label, left.adv_pred == left.target)
+    if found.any():
+        yield flag(
+            "silent-success", f"{int(found.sum())} of {n} survivors were broken at some step, but not on re-reading."
+        )
+    rising = _marked(left, Mark.RISING)
+    if rising and rising >= 0.05 * n:
+        yield flag(
+            "incomplete-optimisation",
+            f"At the pace of the last tenth of the steps, a fifth more would have broken {rising} of {n} survivors.",
+        )
+    fragile = _marked(outcomes, Mark.FRAGILE)
+    if fragile and fragile >= 0.005 * len(outcomes):
+        yield flag(
+            "fragile", f"{fragile} of {len(outcomes)} examples are broken in one precision and not in the other."
+        )
+
+
+def _gradient_free(job: Job, outcomes: Outcomes) -> Iterator[Flag]:
+    blind = np.array([bool(getattr(attack, "gradient_free", False)) for attack in job.attacks])
+    after = blind & (np.cumsum(~blind) > 0)  # only what comes after a gradient attack says something about it
+    broken = int(after[outcomes.stage[outcomes.fooled]].sum())
+    if broken > 0.002 * len(outcomes):  # AutoAttack's threshold: a few lucky finds are no sign of masking
+        names = ", ".join(attack.name for attack, late in zip(job.attacks, after, strict=True) if late)
+        yield flag(
+            "black-box-beats-white-box", f"{names} broke {broken} examples that gradient attacks had left standing."
+        )
+
+
+def _unstable(sample: Sample) -> Iterator[Flag]:
+    """How much the margin changes within a twentieth of eps, relative to itself.
+
+    A smooth model whose survivors really withstand eps changes by 5 % at most: the whole margin takes more than eps.
+    """
+    threat = sample.problem.threat
+    here = sample.take(sample.right.nonzero()[:, 0])
+    if not len(here) or threat.eps == 0:
+        return
+    p, norm = here.problem, get_norm(threat.norm)
+    near = dataclasses.replace(threat, eps=threat.eps / 20)
+    margin = numerics.margin(here.logits, p.labels, p.targets)
+    change = torch.zeros_like(margin)
+    for k in range(_NEIGHBOURS):
+        logits = here.read(norm.start(p.x, near, p.seed, p.indices, _STREAM, k))
+        change += (numerics.margin(logits, p.labels, p.targets) - margin).abs() / _NEIGHBOURS
+    noisy = change > 0.1 * margin.abs()
+    if share(noisy) >= 0.1:
+        yield flag(
+            "unstable-predictions",
+            f"Within a twentieth of eps the margin of {share(noisy):.0%} of {len(here)} survivors changes by more than "
+            "10 %, which no smooth model does that withstands eps.",
+        )
+
+
+def _unconstrained(job: Job, sample: Sample) -> Iterator[Flag]:
+    """The run's own gradient attacks, 20 steps from the image itself, with the whole box as their ball."""
+    p, threat = sample.problem, sample.problem.threat
+    whole = torch.full_like(p.x[:1], threat.high - threat.low)
+    free = dataclasses.replace(threat, eps=float(get_norm(threat.norm).size(whole)))
+    left = dataclasses.replace(p, threat=free)
+    attacks = climbing(job)
+    for attack in attacks:
+        fooled = run(_short(attack), left, sample.queries, Loop(sample.batch_size)).fooled
+        left = left.take((~fooled).nonzero()[:, 0])
+        if not len(left):
+            return
+    if attacks and len(left) >= 0.05 * len(p):
+        yield flag("unconstrained-failure", f"{len(left)} of {len(p)} survivors withstand 20 steps in the whole box.")
+
+
+def _short(attack: Attack) -> Attack:
+    """The same attack on a small budget; without a random start, which would find other classes by itself."""
+    values = {"steps": 20, "restarts": 1, "random_start": False}
+    known = {field.name for field in dataclasses.fields(cast(Any, attack))}
+    return dataclasses.replace(cast(Any, attack), **{name: v for name, v in values.items() if name in known})
+
+
+def _transfer(sample: Sample, transfer_adv: Tensor) -> Iterator[Flag]:
+    given = transfer_adv[torch.from_numpy(sample.positions)].to(sample.problem.x)
+    broken = int(verify(given, sample.problem, sample.queries, sample.batch_size).sum())
+    if broken:
+        yield flag(
+            "transfer-failure",
+            f"Of {len(sample)} survivors looked at, {broken} are broken by the given examples of another model.",
+        )
+
+
+def check_monotone(results: Sequence[Result]) -> list[Flag]:
+    """For results on the same examples at several eps: does a larger eps ever break less than a smaller one?
+
+    What is broken in a small ball is broken in a larger one. Raised where the robust accuracy rises, or where 1 % of
+    the examples stand again.
+    """
+    ordered = sorted(results, key=lambda result: result.spec.threat.eps)
+    flags: list[Flag] = []
+    for small, large in itertools.pairwise(ordered):
+        again = int((small.outcomes.fooled & large.outcomes.robust).sum())
+        if large.robust > small.robust or (again and again >= 0.01 * len(large.outcomes)):
+            seen = (
+                f"From eps {small.spec.threat.eps:.6g} to {large.spec.threat.eps:.6g} the robust accuracy goes from "
+                f"{small.robust_accuracy:.2%} to {large.robust_accuracy:.2%}, and {again} broken examples stand again."
+            )
+            flags.append(flag("non-monotone-eps", seen))
+    return flags
+
+
+def _marked(outcomes: Outcomes, mark: Mark) -> int:
+    return int(((outcomes.marks & mark) != 0).sum())

@@ -1,0 +1,175 @@
+"""Before the attack: does the model look as if a number about it could be trusted?"""
+
+from __future__ import annotations
+
+__all__ = ["check_model"]
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tmifpe.attacks.loop import Attack
+from tmifpe.attacks.queries import Objective
+from tmifpe.attacks.rows import Problem
+from tmifpe.evaluation.check_normalisation import check_normalisation
+from tmifpe.evaluation.draws import undisturbed
+from tmifpe.evaluation.flags import flag
+from tmifpe.evaluation.result import Flag
+from tmifpe.evaluation.sample import Sample, climbing, draw_sample, share
+from tmifpe.evaluation.shard import Job
+from tmifpe.evaluation.watch import Watch
+from tmifpe.losses import get_loss
+from tmifpe.theory.formats import FORMATS
+
+MARKED = 0.1
+"""The share of the examples looked at from which something counts as a property of the model."""
+
+
+def check_model(job: Job, treated: bool = False) -> tuple[list[Flag], int]:
+    """Flags, and the forward passes they cost (in examples). `treated`: the run allows for a randomised model."""
+    with undisturbed(job.lent.model, job.lent.device):
+        sample = draw_sample(job, np.arange(len(job.data)))
+        if sample is None:
+            return [], 0
+        flags = [*_behaviour(job, sample, treated), *_logits(job, sample), *check_normalisation(job, sample)]
+        return flags + list(_gradients(job, sample)), sample.queries.tally.forwards
+
+
+def _behaviour(job: Job, sample: Sample, treated: bool) -> Iterator[Flag]:
+    """What it does between image and logits: draw, drop, mix the batch, optimise."""
+    with Watch() as seen:
+        again = sample.read(sample.problem.x)
+    change = _change(again, sample.logits, job)
+    if bool((change > 1).any()) and not treated:
+        flips = int((again.argmax(dim=1) != sample.logits.argmax(dim=1)).sum())
+        yield flag(
+            "randomised",
+            f"The logits of {int((change > 1).sum())} of {len(sample)} images changed on a second reading "
+            f"(and {flips} predictions).",
+        )
+    if seen.dropout and not treated:
+        yield flag("dropout-active", "The forward pass calls dropout with training on.")
+    if seen.gradient:
+        yield flag("inference-time-optimisation", "The forward pass calls autograd.")
+    if seen.batch_statistics:
+        yield flag("batch-dependent", "BatchNorm normalises by the statistics of the batch (train mode).")
+    elif not bool((change > 1).any()):  # with a randomised model, company and chance cannot be told apart
+        moved = _change(_in_other_company(sample), sample.logits, job)
+        if bool((moved > 1).any()):
+            yield flag(
+                "batch-dependent",
+                f"The logits of {int((moved > 1).sum())} of {len(sample)} images changed in other company.",
+            )
+
+
+def _in_other_company(sample: Sample) -> Tensor:
+    """The same images in reverse order and half as many at a time; a single one beside its negative."""
+    x, threat = sample.problem.x, sample.problem.threat
+    if len(x) == 1:
+        return sample.read(torch.cat([x, threat.high + threat.low - x]))[:1]
+    smaller = replace(sample, batch_size=max(1, min(sample.batch_size, len(x)) // 2))
+    return smaller.read(x.flip(0)).flip(0)
+
+
+def _change(one: Tensor, other: Tensor, job: Job) -> Tensor:
+    """How far each row of logits moved, in units of what rounding in a deep network may explain."""
+    tf32 = job.lent.device.type == "cuda" and job.lent.dtype == torch.float32
+    eps = 2.0**-10 if tf32 else torch.finfo(job.lent.dtype).eps  # convolutions on CUDA keep 10 digits by default
+    size = torch.maximum(one.abs().amax(dim=1), other.abs().amax(dim=1)).clamp(min=torch.finfo(one.dtype).tiny)
+    # eps^(2/3): 2.4e-5 in float32, 4e-2 in bfloat16; errors grow with depth, but never to that share.
+    moved = (one - other).abs().amax(dim=1) / (eps ** (2 / 3) * size)
+    return torch.nan_to_num(moved, nan=0.0)
+
+
+def _logits(job: Job, sample: Sample) -> Iterator[Flag]:
+    z, classes = sample.logits, sample.classes
+    rows_sum = z.sum(dim=1)
+    rounding = 8 * torch.finfo(job.lent.dtype).eps * classes**0.5
+    if bool(((z >= 0).all(dim=1) & ((rows_sum - 1).abs() <= rounding)).all()):
+        yield flag("probabilities", f"Every row of the {len(z)} outputs is non-negative and sums to 1.")
+    if classes < 3:
+        yield flag("too-few-classes", f"The model has {classes} classes.")
+    yield from _chance(int(sample.right.sum()), len(z), classes)
+    yield from _saturated(job, z[sample.right])
+
+
+def _chance(right: int, n: int, classes: int) -> Iterator[Flag]:
+    """Guessing gets as many right in more than 1 of 20 cases, and the accuracy is nearer to guessing than to 1."""
+    p = 1 / classes
+    at_least = math.fsum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(right, n + 1))
+    if at_least > 0.05 and right / n < (1 + p) / 2:
+        yield flag("chance-accuracy", f"{right} of {n} images are classified correctly, with {classes} classes.")
+
+
+def _saturated(job: Job, z: Tensor) -> Iterator[Flag]:
+    if not len(z):
+        return
+    wide = z.double() if z.device.type != "mps" else z
+    top, second = wide.topk(2, dim=1).values.unbind(dim=1)
+    info = torch.finfo(job.lent.dtype)
+    form = next(f for f in FORMATS.values() if f.dtype == z.dtype)
+    one_hot = top - second >= form.underflow
+    swamped = top.abs() * info.eps > 0.01 * (top - second)
+    overflow = wide.abs().amax(dim=1) > 0.1 * info.max
+    sights = [
+        (one_hot, f"a gap of {form.underflow:.0f} or more between the two largest logits: the softmax is one-hot"),
+        (swamped, "logits so large that their rounding is 1 % or more of the gap between the two largest"),
+        (overflow, f"logits near the largest number of {job.lent.precision} ({info.max:.3g})"),
+    ]
+    marked = [(share(mask), what) for mask, what in sights if share(mask) >= MARKED]
+    if marked:
+        seen = "; ".join(f"{part:.0%} have {what}" for part, what in marked)
+        yield flag("saturated-logits", f"Of {len(z)} correct images {seen}.")
+
+
+def _gradients(job: Job, sample: Sample) -> Iterator[Flag]:
+    """The gradient of the margin says whether the network has any; that of the attack's loss, whether it is lost."""
+    correct = sample.take(sample.right.nonzero()[:, 0])
+    if not len(correct) or all(getattr(attack, "gradient_free", False) for attack in job.attacks):
+        return
+    without = _gone(correct.gradients(_margin))
+    if share(without) >= MARKED:
+        yield flag(
+            "unavailable-gradients",
+            f"{share(without):.0%} of {len(correct)} correct images have a zero or NaN gradient, of the margin itself.",
+        )
+    lost = ~without  # to all of the attacks: what one of them can see has been attacked
+    attacks = climbing(job)
+    for attack in attacks:
+        lost &= _label_lost(attack, correct) | _gone(correct.gradients(lambda p, a=attack: _objective(a, p)))
+    if attacks and share(lost) >= MARKED:
+        names = ", ".join(dict.fromkeys(str(getattr(attack, "loss", attack.name)) for attack in attacks))
+        yield flag(
+            "gradient-lost",
+            f"For {share(lost):.0%} of {len(correct)} correct images the gradient of {names} is zero, or has lost its "
+            f"label's share, in {job.lent.precision}; that of the margin is not.",
+        )
+
+
+def _margin(problem: Problem) -> Objective:
+    loss = get_loss("cw")
+    return lambda logits: loss(logits, problem.labels, problem.targets)
+
+
+def _objective(attack: Attack, problem: Problem) -> Objective:
+    return attack.objective(problem, attack.init(problem))
+
+
+def _gone(grad: Tensor) -> Tensor:
+    """Rows whose gradient is zero everywhere, or not a number somewhere."""
+    flat = grad.flatten(1)
+    return (flat == 0).all(dim=1) | ~torch.isfinite(flat).all(dim=1)
+
+
+def _label_lost(attack: Attack, sample: Sample) -> Tensor:
+    """Rows whose loss no longer pulls at the class it names: no loss intends that while it is unsuccessful."""
+    aim = sample.problem.labels if sample.problem.targets is None else sample.problem.targets
+    with torch.enable_grad():
+        # In the dtype that the loop hands to the loss: cross-entropy in float16 dies where float32 would not.
+        leaf = sample.logits.to(sample.queries.dtype).requires_grad_()
+        (weights,) = torch.autograd.grad(_objective(attack, sample.problem)(leaf).sum(), leaf)
+    return weights.gather(1, aim[:, None])[:, 0] == 0

@@ -1,0 +1,89 @@
+"""What is asked around an evaluation so that its number can be trusted: checks, further draws, a second precision."""
+
+from __future__ import annotations
+
+__all__ = ["SECOND_OPINIONS", "Doubts", "second_opinion"]
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tmifpe.attacks.queries import Queries
+from tmifpe.core.errors import InputError, did_you_mean
+from tmifpe.core.types import Data, Model
+from tmifpe.evaluation.checks_attack import check_attack
+from tmifpe.evaluation.checks_model import check_model
+from tmifpe.evaluation.draws import own_draws
+from tmifpe.evaluation.lend import Lent, lend
+from tmifpe.evaluation.outcomes import Outcomes
+from tmifpe.evaluation.repeats import reread
+from tmifpe.evaluation.result import Flag
+from tmifpe.evaluation.shard import Job, ShardResult
+
+SECOND_OPINIONS = {"float64": "fp64"}
+"""What `verify` may be, and which precision that is."""
+
+
+class Doubts:
+    """Flags, forwards and further draws, collected along a run."""
+
+    def __init__(self, checks: bool, repeats: int, transfer_adv: Tensor | None) -> None:
+        self.checks, self.repeats, self.transfer_adv = checks, repeats, transfer_adv
+        self.flags: tuple[Flag, ...] = ()
+        self.forwards = 0
+        self.robust = np.zeros(repeats, dtype=np.int64)
+
+    def before(self, job: Job) -> None:
+        """Look at the model."""
+        if self.checks:
+            treated = job.eot > 1 and self.repeats > 1
+            self._note(check_model(job, treated))
+
+    def shard(self, job: Job, result: ShardResult) -> None:
+        """Read the points of a finished shard again, if more than one draw is wanted."""
+        if self.repeats > 1 and result.adv is not None:
+            robust, forwards = reread(job, result.shard, result.outcomes, result.adv, self.repeats)
+            self.robust += robust
+            self.forwards += forwards
+
+    def after(self, job: Job, outcomes: Outcomes) -> None:
+        """Look at what the attack left standing."""
+        if self.checks:
+            self._note(check_attack(job, outcomes, self.transfer_adv))
+
+    def repeated(self, n: int) -> tuple[float, ...]:
+        """The robust accuracy in each draw."""
+        return tuple((self.robust / n).tolist()) if self.repeats > 1 and n else ()
+
+    def _note(self, found: tuple[list[Flag], int]) -> None:
+        flags, forwards = found
+        self.flags += tuple(flags)
+        self.forwards += forwards
+
+
+@contextmanager
+def second_opinion(model: Model, lent: Lent, verify: str | None, data: Data) -> Iterator[Lent | None]:
+    """The model in the precision of the second opinion; tried on one image, to fail now and not after the attack."""
+    if verify is None:
+        yield None
+        return
+    if verify not in SECOND_OPINIONS:
+        raise did_you_mean("second opinion", verify, SECOND_OPINIONS)
+    precision = SECOND_OPINIONS[verify]
+    if lent.precision == precision:
+        raise InputError(f"the run is in {verify} already: a second opinion in {verify} would be the first again")
+    place = torch.device("cpu") if lent.device.type == "mps" else lent.device  # Apple's GPUs have no float64
+    with lend(model, precision, place) as second:
+        x, _ = data.fetch(range(1))
+        try:
+            with own_draws(place):
+                Queries(second.model, second.dtype).logits(x.to(place, second.image_dtype))
+        except InputError:
+            raise
+        except Exception as error:  # any network may fail in any way on a dtype it was not made for
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            raise InputError(f"the model cannot be read in {verify} for a second opinion: {reason}") from error
+        yield second

@@ -1,0 +1,149 @@
+"""The reasons to doubt a number, by name. `docs/flags.md` has a paragraph on each."""
+
+from __future__ import annotations
+
+__all__ = ["FLAGS", "Kind", "flag"]
+
+from dataclasses import dataclass
+
+from tmifpe.core.registry import Registry
+from tmifpe.evaluation.result import Flag
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of flag: what to do when it is raised."""
+
+    advice: str
+
+
+FLAGS: Registry[Kind] = Registry("flag")
+
+
+def flag(name: str, seen: str, advice: str | None = None) -> Flag:
+    """A flag of the catalogue, with what was seen; `advice` only where this case asks for another than the usual.
+
+    >>> flag("probabilities", "rows sum to 1").name
+    'probabilities'
+    """
+    return Flag(name, seen, advice or FLAGS.get(name).advice)
+
+
+def _add(name: str, summary: str, advice: str) -> None:
+    FLAGS.add(name, Kind(advice), summary)
+
+
+# The model, looked at before the attack.
+_add(
+    "randomised",
+    "the same images give other logits the second time",
+    "Average the gradient over draws with --eot 20, and report a mean over draws with --repeats 10.",
+)
+_add(
+    "dropout-active",
+    "dropout is switched on at inference",
+    "Switch it off (module.eval() in the factory, training=False in functional calls), or treat the model as "
+    "randomised with --eot 20 --repeats 10.",
+)
+_add(
+    "batch-dependent",
+    "the logits of an image depend on the other images in its batch",
+    "Put BatchNorm in eval mode, with its running statistics; the verdict on one image must not hang on others.",
+)
+_add(
+    "probabilities",
+    "the model returns probabilities instead of logits",
+    "Remove the softmax at the end: losses on logits saturate on probabilities, and the attack is weakened.",
+)
+_add(
+    "inference-time-optimisation",
+    "the model differentiates inside its forward pass",
+    "The gradient may not pass through the inner optimisation: attack it end to end, or with transferred and "
+    "gradient-free attacks as well.",
+)
+_add(
+    "too-few-classes",
+    "with two classes all losses push in the same direction",
+    "Agreement between losses is no evidence here: use several restarts, and a gradient-free attack.",
+)
+_add(
+    "normalisation",
+    "the images look as if they were normalised wrongly, or twice",
+    "Give the data in [0, 1] and the normalisation the model was trained with, once: inside it or by --mean and --std.",
+)
+_add(
+    "saturated-logits",
+    "the logits are so large that the softmax is exactly one-hot, or that rounding swamps their gaps",
+    "Use a loss that does not depend on the scale of the logits (tmifpe, cw) and --verify float64; do not compare with "
+    "numbers found by cross-entropy.",
+)
+_add(
+    "gradient-lost",
+    "floating point loses the gradient of this loss, though the margin has one",
+    "Use --loss tmifpe, or --precision fp64; the survivors of this run may only have been out of its sight.",
+)
+_add(
+    "unavailable-gradients",
+    "the model has no usable gradient at all at the images",
+    "Something in it is not differentiable (rounding, argmax, detach): attack a differentiable approximation of that "
+    "part, or add a gradient-free attack.",
+)
+_add(
+    "chance-accuracy",
+    "the clean accuracy is no better than guessing",
+    "Check weights, normalisation, labels and the order of the classes before reading anything into robustness.",
+)
+
+# The attack, looked at after it.
+_add(
+    "zero-gradients",
+    "the gradient was exactly zero while attacking examples that survived",
+    "Those survivors were not attacked: use --loss tmifpe or --precision fp64, or a gradient-free attack.",
+)
+_add(
+    "unusable-logits",
+    "some attacked images had NaN or infinite logits",
+    "Find the overflow (try --precision fp64): such a look never counts as success, so the number may flatter.",
+)
+_add(
+    "unstable-predictions",
+    "the loss is noise at distances far below eps",
+    "The gradient says nothing about the loss a step away: average it over draws (--eot), smooth it, or use a "
+    "gradient-free attack.",
+)
+_add(
+    "silent-success",
+    "survivors were misclassified at some step, but not when read again",
+    "The answer depends on the draw or on the batch: find out why before calling these examples robust.",
+)
+_add(
+    "incomplete-optimisation",
+    "the margin of survivors was still rising when the steps ran out",
+    "Give the attack more --steps (ten times as many), or --restarts.",
+)
+_add(
+    "transfer-failure",
+    "adversarial examples of another model break what the attack did not",
+    "The attack fails, not the adversary: look for masked gradients, and report the union of both.",
+)
+_add(
+    "unconstrained-failure",
+    "even with the whole box allowed the attack fails",
+    "An attack without a limit must always succeed: the gradients are masked, or the model ignores its input.",
+)
+_add(
+    "black-box-beats-white-box",
+    "a gradient-free attack broke what gradient attacks did not",
+    "The gradients are masked: do not trust the gradient attacks alone, and give the gradient-free one more queries.",
+)
+_add(
+    "non-monotone-eps",
+    "a larger eps breaks less than a smaller one",
+    "Every example of the smaller ball is allowed in the larger: more steps, or a start from the smaller eps's answer.",
+)
+_add(
+    "fragile",
+    "examples break in one precision and not in the other",
+    "Report both numbers: those examples sit within rounding of the boundary, and count as broken in the run's "
+    "precision only.",
+)

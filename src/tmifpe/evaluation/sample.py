@@ -1,0 +1,104 @@
+"""The few examples that checks look at, and the queries they cost, counted apart from the attack's."""
+
+from __future__ import annotations
+
+__all__ = ["LARGEST", "Sample", "climbing", "draw_sample", "read", "share"]
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tmifpe.attacks.loop import Attack
+from tmifpe.attacks.queries import Objective, Queries
+from tmifpe.attacks.rows import Problem
+from tmifpe.core import numerics
+from tmifpe.evaluation.shard import Job, fetch_rows, targets_of
+
+LARGEST = 64
+"""Examples that a check may ask the model about."""
+
+
+@dataclass
+class Sample:
+    """Some examples of a job as a problem, with their clean logits, and who to ask about them."""
+
+    positions: np.ndarray
+    problem: Problem
+    logits: Tensor
+    queries: Queries
+    batch_size: int
+
+    def __len__(self) -> int:
+        return len(self.problem)
+
+    @property
+    def classes(self) -> int:
+        return self.logits.shape[1]
+
+    @property
+    def right(self) -> Tensor:
+        """Which are classified correctly, with logits that mean something."""
+        return numerics.is_usable(self.logits) & (self.logits.argmax(dim=1) == self.problem.labels)
+
+    def take(self, rows: Tensor) -> Sample:
+        return Sample(
+            self.positions[rows.cpu().numpy()],
+            self.problem.take(rows),
+            self.logits[rows],
+            self.queries,
+            self.batch_size,
+        )
+
+    def read(self, x: Tensor) -> Tensor:
+        """Logits of x (n, ...) in batches, in at least float32."""
+        return read(self.queries, x, self.batch_size)
+
+    def gradients(self, objective: Callable[[Problem], Objective]) -> Tensor:
+        """d objective / d x at the clean images, (n, ...)."""
+        rows = torch.arange(len(self), device=self.problem.x.device).split(self.batch_size)
+        parts = [self.problem.take(r) for r in rows]
+        grads = [self.queries.look(part.x, objective(part)).grad for part in parts]
+        return torch.cat([grad for grad in grads if grad is not None])
+
+
+def draw_sample(job: Job, positions: np.ndarray, eot: int = 1) -> Sample | None:
+    """At most `LARGEST` of these positions, evenly spread since data is often sorted by class.
+
+    None where there is nothing to check, or where the evaluation itself is about to say in one sentence why it
+    cannot run on this data.
+    """
+    if len(positions) > LARGEST:
+        positions = positions[np.linspace(0, len(positions) - 1, LARGEST).astype(int)]
+    if not len(positions):
+        return None
+    x, labels, indices = fetch_rows(job, positions.tolist())
+    queries = Queries(job.lent.model, job.lent.dtype, eot)
+    logits = read(queries, x, job.batch_size)
+    if int(labels.max()) >= logits.shape[1] or logits.shape[1] < 2:
+        return None
+    targets = targets_of(job, positions.tolist(), logits, labels, indices)
+    problem = Problem(x, labels, targets, indices, job.threat, job.seed, clean=logits)
+    return Sample(positions, problem, logits, queries, job.batch_size)
+
+
+def climbing(job: Job) -> list[Attack]:
+    """The attacks of the job that follow a gradient, step by step, in our loop."""
+    return [one for one in job.attacks if hasattr(one, "objective") and not getattr(one, "gradient_free", False)]
+
+
+def read(queries: Queries, x: Tensor, batch_size: int) -> Tensor:
+    """Logits of x (n, ...) in batches, in at least float32."""
+    logits = torch.cat([queries.logits(part) for part in x.split(batch_size)])
+    return logits.to(numerics.compute_dtype(logits.dtype))
+
+
+def share(mask: Tensor | np.ndarray) -> float:
+    """The share of rows where `mask` is true; 0 of none.
+
+    >>> share(torch.tensor([True, False]))
+    0.5
+    """
+    return float(mask.sum()) / len(mask) if len(mask) else 0.0
