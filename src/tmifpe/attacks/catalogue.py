@@ -7,6 +7,7 @@ __all__ = ["ATTACKS", "attack_spelling", "get_attack"]
 import dataclasses
 import inspect
 from collections.abc import Callable
+from typing import ClassVar, Protocol
 
 from tmifpe.attacks.loop import Attack
 from tmifpe.core.errors import InputError
@@ -19,6 +20,12 @@ ATTACKS.add("fgsm", "tmifpe.attacks.pgd:fgsm", "one step of size eps (Goodfellow
 ATTACKS.add("bim", "tmifpe.attacks.pgd:bim", "small constant steps, no random start (Kurakin et al. 2017)")
 ATTACKS.add("mim", "tmifpe.attacks.pgd:mim", "bim with momentum on the gradient (Dong et al. 2018)")
 ATTACKS.add("gama", "tmifpe.attacks.gama:GAMA", "GAMA-PGD: guided margin of the softmax (Sriramanan et al. 2020)")
+
+
+class _Named(Protocol):
+    """A dataclass with a name."""
+
+    name: ClassVar[str]
 
 
 def get_attack(text: str) -> Attack:
@@ -36,7 +43,7 @@ def get_attack(text: str) -> Attack:
         raise InputError(f"attack {name!r}: {error}") from error
 
 
-def attack_spelling(attack: Attack) -> str:
+def attack_spelling(attack: _Named) -> str:
     """The canonical text of an attack, all options named: what is stored and hashed.
 
     >>> attack_spelling(get_attack("fgsm"))[:11]

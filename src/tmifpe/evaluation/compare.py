@@ -7,7 +7,7 @@ __all__ = ["Comparison", "Pair", "compare", "mcnemar"]
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from tmifpe.attacks import PGD
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Classifier, Model, Threat
+from tmifpe.evaluation.autoattack import AutoAttack
+from tmifpe.evaluation.column import column_attack
 from tmifpe.evaluation.evaluate import evaluate
 from tmifpe.evaluation.intervals import wilson
 from tmifpe.evaluation.result import Progress, Result
@@ -115,6 +117,8 @@ def compare(
 ) -> Comparison:
     """Evaluate `model` under every loss and seed, the rest of the attack being equal.
 
+    losses: names of losses, which `attack` climbs, or of attacks (`gama`, `autoattack`); see `column_attack`.
+        AutoAttack costs as much as dozens of them, and is measured at the first seed only.
     options: those of `evaluate`, `store` and `fresh` among them.
 
     >>> import tmifpe
@@ -127,7 +131,10 @@ def compare(
         raise InputError(f"compare needs different losses, at least one, got {', '.join(losses) or 'none'}")
     if not seeds or len(set(seeds)) != len(seeds):
         raise InputError(f"compare needs different seeds, at least one, got {list(seeds)}")
-    attacks = {loss: replace(attack, loss=loss) for loss in losses}  # an unknown loss fails before any compute
+    attacks = {loss: column_attack(loss, attack) for loss in losses}  # what cannot work fails before any compute
+    for one in attacks.values():
+        if isinstance(one, AutoAttack):
+            one.check(threat, options.get("targets") is not None, options.get("eot", 1))
     results: dict[str, tuple[Result, ...]] = {}
     for loss, one in attacks.items():
         results[loss] = tuple(
@@ -140,6 +147,6 @@ def compare(
                 progress=lambda step, loss=loss: progress(loss, step),
                 **options,
             )
-            for seed in seeds
+            for seed in (seeds[:1] if isinstance(one, AutoAttack) else seeds)
         )
     return Comparison(results, tuple(seeds))

@@ -8,6 +8,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tmifpe.attacks import PGD, Attack, Queries, Tally, attack_spelling, get_attack
+from tmifpe.attacks import PGD, Queries, Tally, attack_spelling
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Classifier, Data, Model, Threat
 from tmifpe.data import as_data, subset
+from tmifpe.evaluation.column import AnyAttack, column_attack
+from tmifpe.evaluation.doubts import Doubts, second_opinion
+from tmifpe.evaluation.draws import own_draws
 from tmifpe.evaluation.lend import Lent, lend
 from tmifpe.evaluation.outcomes import Outcomes
 from tmifpe.evaluation.recorder import NoRecorder, Recorder
@@ -51,10 +55,14 @@ class Request:
     device: str | torch.device | None = None
     name: str | None = None
     keep_adv: bool = False
+    checks: bool = True
+    verify: str | None = None
+    repeats: int = 1
+    transfer_adv: Tensor | None = None
     progress: Callable[[Progress], None] = field(default=lambda _: None)
 
     def __post_init__(self) -> None:
-        for option in ("limit", "batch_size", "shard_size", "eot"):
+        for option in ("limit", "batch_size", "shard_size", "eot", "repeats"):
             value = getattr(self, option)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise InputError(f"{option} must be a whole number of at least 1, got {value!r}")
@@ -66,7 +74,7 @@ def evaluate(
     model: Model | Classifier,
     data: Any,
     threat: Threat,
-    attack: Attack | str | Sequence[Attack | str] = PGD(),  # noqa: B008 - frozen
+    attack: AnyAttack | str | Sequence[AnyAttack | str] = PGD(),  # noqa: B008 - frozen
     *,
     store: str | Path | Store | None = None,
     fresh: bool = False,
@@ -77,10 +85,14 @@ def evaluate(
 
     model: an `nn.Module`, any callable to logits, or what `load_model` returns; given back as it came.
     data: (images, labels), a Dataset, a DataLoader, or what `load_data` returns; images in [0, 1].
-    attack: one attack, or several run in turn on what the ones before left standing.
+    attack: one attack, or several run in turn on what the ones before left standing; by name: an attack, a loss
+        for PGD to climb, or `autoattack`.
     store: a folder; asking for the same again resumes it there, or returns it (`fresh` repeats it).
     options: targets (`second`, `least-likely`, `random`, a class, a tensor), mode (`verdict`, `strongest`), seed,
-        precision (`fp64`, `fp32`, `bf16`, `fp16`), eot, limit, indices, batch_size, device, name, keep_adv, progress.
+        precision (`fp64`, `fp32`, `bf16`, `fp16`), eot, limit, indices, batch_size, device, name, keep_adv, progress,
+        checks (of model and attack, on at most 64 examples: the result's flags), verify (`float64`: read what was
+        broken in that precision too), repeats (further draws of a randomised model), transfer_adv (adversarial
+        examples of another model, one per example: do they break what this attack did not?).
 
     >>> import torch, tmifpe
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
@@ -98,7 +110,10 @@ def evaluate(
         check_compatible(classifier, source)
     get_norm(threat.norm)
     attacks = _attacks(attack)
-    with lend(network, request.precision, request.device) as lent:
+    with ExitStack() as stack:
+        lent = stack.enter_context(lend(network, request.precision, request.device))
+        stack.enter_context(own_draws(lent.device))
+        second = stack.enter_context(second_opinion(network, lent, request.verify, source))
         spec = replace(
             _spec(source, threat, attacks, request, lent),
             model=request.name or (classifier.name if classifier else type(network).__name__),
@@ -107,6 +122,7 @@ def evaluate(
         if recorder is not None:
             spec = _identified(spec, network, source, request)
         job = Job(lent, source, threat, attacks, request.targets, request.mode, request.seed, eot=request.eot)
+        job = replace(job, second=second)
         return _run(spec, job, request, recorder or NoRecorder())
 
 
@@ -115,20 +131,25 @@ def _run(spec: RunSpec, job: Job, request: Request, recorder: Recorder) -> Resul
     try:
         plan = recorder.begin(spec, lambda: _plan(job, request), str(job.lent.device))
         job = replace(job, batch_size=plan.batch_size)
-        recalled = {shard.shard: shard for shard in recorder.recall(request.keep_adv)}
-        done = _Total(plan.n, request)
+        recalled = {shard.shard: shard for shard in recorder.recall(request.keep_adv or request.repeats > 1)}
+        done, doubts = _Total(plan.n, request), Doubts(request.checks, request.repeats, request.transfer_adv)
+        doubts.before(job)
         for shard in range(len(plan)):
             if shard in recalled:
                 done.add(recalled[shard])
+                doubts.shard(job, recalled[shard])
                 continue
             since = time.perf_counter()
             result = run_shard(job, shard, plan.positions(shard), done.tick)
             result.seconds = time.perf_counter() - since
             recorder.save(result)
             done.add(result)
+            doubts.shard(job, result)
         resumed = sum(len(shard.outcomes) for shard in recalled.values())
         seconds = time.perf_counter() - began + sum(shard.seconds for shard in recalled.values())
         result = Result(spec, plan, Outcomes.concat(done.outcomes), done.tally, seconds, resumed, adv=done.joined_adv())
+        doubts.after(job, result.outcomes)
+        result = replace(result, flags=doubts.flags, check_forwards=doubts.forwards, repeated=doubts.repeated(result.n))
         recorder.end(result)
         return result
     finally:
@@ -171,11 +192,11 @@ def _request(options: dict[str, Any]) -> Request:
     return Request(**options)
 
 
-def _attacks(attack: Attack | str | Sequence[Attack | str]) -> tuple[Attack, ...]:
-    several: Sequence[Attack | str] = (
+def _attacks(attack: AnyAttack | str | Sequence[AnyAttack | str]) -> tuple[AnyAttack, ...]:
+    several: Sequence[AnyAttack | str] = (
         attack if isinstance(attack, Sequence) and not isinstance(attack, str) else [attack]
     )
-    return tuple(get_attack(one) if isinstance(one, str) else one for one in several)
+    return tuple(column_attack(one) if isinstance(one, str) else one for one in several)
 
 
 def _select(data: Data, request: Request) -> Data:
@@ -185,10 +206,13 @@ def _select(data: Data, request: Request) -> Data:
         data = subset(data, range(request.limit))
     if isinstance(request.targets, Tensor) and request.targets.shape != (len(data),):
         raise InputError(f"targets must be {len(data)} classes, one per example, got {tuple(request.targets.shape)}")
+    given = request.transfer_adv
+    if given is not None and given.shape != (len(data), *data.shape):
+        raise InputError(f"transfer_adv must be of shape {(len(data), *data.shape)}, got {tuple(given.shape)}")
     return data
 
 
-def _spec(data: Data, threat: Threat, attacks: tuple[Attack, ...], request: Request, lent: Lent) -> RunSpec:
+def _spec(data: Data, threat: Threat, attacks: tuple[AnyAttack, ...], request: Request, lent: Lent) -> RunSpec:
     targets = request.targets
     if isinstance(targets, Tensor):
         targets = "given:" + _digest(targets)
@@ -204,6 +228,7 @@ def _spec(data: Data, threat: Threat, attacks: tuple[Attack, ...], request: Requ
         seed=request.seed,
         precision=lent.precision,
         eot=request.eot,
+        verify=request.verify or "none",
         subset=_digest(torch.as_tensor(list(data.indices))),
         n=len(data),
         total=getattr(data, "total", len(data)),

@@ -12,12 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tmifpe.attacks.loop import Attack, Loop, Verdicts, run
+from tmifpe.attacks.loop import Loop, Verdicts, run
 from tmifpe.attacks.queries import Queries, Tally
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Data, Threat
+from tmifpe.evaluation.autoattack import AutoAttack
+from tmifpe.evaluation.column import AnyAttack
 from tmifpe.evaluation.draws import own_draws, seed_draws
 from tmifpe.evaluation.lend import Lent
 from tmifpe.evaluation.outcomes import Mark, Outcomes
@@ -33,7 +35,7 @@ class Job:
     lent: Lent
     data: Data
     threat: Threat
-    attacks: tuple[Attack, ...]
+    attacks: tuple[AnyAttack, ...]
     targets: str | int | Tensor | None = None
     mode: str = "verdict"
     seed: int = 0
@@ -150,7 +152,10 @@ def _attack(
         loop = Loop(
             job.batch_size, job.mode, lambda claimed, these: verify(claimed, these, queries, job.batch_size), told
         )
-        verdicts = run(attack, part, queries, loop)
+        if isinstance(attack, AutoAttack):
+            verdicts = attack.verdicts(part, queries, loop)
+        else:
+            verdicts = run(attack, part, queries, loop)
         adv[rows] = verdicts.adv
         _note(job, outcomes, rows.cpu().numpy(), part, verdicts, stage)
         broken += int(verdicts.fooled.sum())

@@ -1,0 +1,148 @@
+"""The real AutoAttack (Croce and Hein 2020), standard version, through `pyautoattack`: never anything weaker."""
+
+from __future__ import annotations
+
+__all__ = ["AutoAttack"]
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tmifpe.attacks.loop import Loop, Verdicts
+from tmifpe.attacks.queries import Queries
+from tmifpe.attacks.rows import Problem
+from tmifpe.core import numerics
+from tmifpe.core.errors import InputError
+from tmifpe.core.torchvision_repair import import_extra
+from tmifpe.core.types import Threat
+from tmifpe.evaluation.draws import own_draws
+from tmifpe.norms import get_norm
+
+_NORMS = {"linf": "Linf", "l2": "L2"}
+_TARGETS = 9  # target classes of the standard version, where there are so many
+
+
+@dataclass(frozen=True)
+class AutoAttack:
+    """APGD-CE, targeted APGD-DLR, targeted FAB and Square, each on what the ones before left standing.
+
+    Its random draws belong to its batches, not to examples, so `batch_size` is part of the answer (250 is its own
+    default), and so is the version of the package. What it finds is read again like any other claim.
+    """
+
+    batch_size: int = 250
+    pyautoattack: str = ""
+    """The version of the package; empty for the one that is installed."""
+
+    name: ClassVar[str] = "autoattack"
+
+    def __post_init__(self) -> None:
+        installed = import_extra("pyautoattack", "AutoAttack columns", "autoattack").__version__
+        if self.pyautoattack not in ("", installed):
+            raise InputError(f"this is a run of pyautoattack {self.pyautoattack}, but {installed} is installed")
+        object.__setattr__(self, "pyautoattack", installed)
+        if not isinstance(self.batch_size, int) or isinstance(self.batch_size, bool) or self.batch_size < 1:
+            raise InputError(f"batch_size must be a whole number of at least 1, got {self.batch_size!r}")
+
+    @property
+    def budget(self) -> int:
+        """Looks at the model per robust example, roughly: 100 + 9 · 100 + 9 · 100, and 5000 forward passes only."""
+        return 4400
+
+    def check(self, threat: Threat, targeted: bool, eot: int) -> None:
+        """`InputError` where the standard version of AutoAttack is not defined."""
+        if targeted:
+            raise InputError(
+                "AutoAttack has no targeted form; leave the autoattack column out of a targeted comparison"
+            )
+        if threat.norm not in _NORMS or (threat.low, threat.high) != (0.0, 1.0):
+            raise InputError("AutoAttack knows linf and l2, in the box [0, 1]")
+        if eot > 1:
+            raise InputError("AutoAttack's standard version takes no eot; leave the autoattack column out")
+
+    def verdicts(self, problem: Problem, queries: Queries, loop: Loop) -> Verdicts:
+        """A verdict for every example of `problem`; `loop` says who verifies and who is told of progress."""
+        self.check(problem.threat, problem.targets is not None, queries.eot)
+        # It clips in its own dtype, so a point may leave the ball by a rounding; the projection takes that back.
+        found, claimed = self._run(problem, queries, loop)
+        norm = get_norm(problem.threat.norm)
+        adv = norm.project(found.to(problem.x.dtype), problem.x, problem.threat)
+        rows = claimed.nonzero()[:, 0]
+        fooled = torch.zeros_like(claimed)
+        if len(rows):
+            fooled[rows] = loop.verify(adv[rows], problem.take(rows)) if loop.verify is not None else True
+        adv = torch.where(fooled.reshape(-1, *[1] * (adv.dim() - 1)), adv, problem.x)
+        logits = torch.cat([queries.logits(part) for part in adv.split(loop.batch_size)])
+        logits = logits.to(numerics.compute_dtype(logits.dtype))
+        margin = numerics.margin(logits, problem.labels)
+        zero = torch.zeros_like(problem.labels)
+        loop.tick(len(problem), int(fooled.sum()))
+        return Verdicts(
+            fooled, logits.argmax(dim=1), margin, zero, zero.clone(), zero.clone(), torch.zeros_like(margin), adv
+        )
+
+    def _run(self, problem: Problem, queries: Queries, loop: Loop) -> tuple[Tensor, Tensor]:
+        """The points AutoAttack returns, and which of them it says are misclassified."""
+        from pyautoattack import AutoAttack as Standard
+
+        device = problem.x.device
+        model = _Counted(queries, lambda: loop.tick(0, 0))
+        with _quiet(device):
+            attack = Standard(
+                model,  # its own float32 throughout; the model sees its own dtype
+                norm=_NORMS[problem.threat.norm],  # pyright: ignore[reportArgumentType]
+                eps=problem.threat.eps,
+                seed=problem.seed,
+                version="standard",
+                device=device,
+            )
+            _fit_classes(attack, _classes(problem, queries))
+            x, y = problem.x.float(), problem.labels
+            adv, predictions = attack.run_standard_evaluation(x, y, batch_size=self.batch_size)
+        return adv, predictions != y
+
+
+class _Counted(nn.Module):
+    """The model as AutoAttack sees it: every pass is counted, and none happens without a sign of life."""
+
+    def __init__(self, queries: Queries, tick: Callable[[], None]) -> None:
+        super().__init__()
+        self.queries, self.tick = queries, tick
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.tick()
+        self.queries.tally.forwards += len(x)
+        logits = self.queries.model(x if self.queries.dtype is None else x.to(self.queries.dtype)).float()
+        if logits.requires_grad:
+            logits.register_hook(self._backward)
+        return logits
+
+    def _backward(self, grad: Tensor) -> None:
+        self.queries.tally.backwards += len(grad)
+
+
+def _classes(problem: Problem, queries: Queries) -> int:
+    return (problem.clean if problem.clean is not None else queries.logits(problem.x[:1])).shape[1]
+
+
+def _fit_classes(attack: Any, classes: int) -> None:
+    """With fewer than ten classes there are fewer than nine targets; the targeted attacks then take them all."""
+    if classes < 4:
+        raise InputError(f"AutoAttack's targeted DLR loss needs at least 4 classes, the model has {classes}")
+    attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = min(_TARGETS, classes - 1)
+
+
+@contextlib.contextmanager
+def _quiet(device: torch.device) -> Iterator[None]:
+    """Within, AutoAttack may seed the global generators, set the tracer and print; after, all is as before."""
+    trace = sys.gettrace()
+    try:
+        with own_draws(device), contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.settrace(trace)
