@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tmifpe.attacks.queries import Tally
 from tmifpe.core.options import parse
-from tmifpe.evaluation.intervals import wilson
+from tmifpe.evaluation.intervals import student, wilson
 from tmifpe.evaluation.outcomes import Mark, Outcomes
 from tmifpe.evaluation.spec import Plan, RunSpec
 from tmifpe.version import __version__
@@ -60,6 +61,8 @@ class Result:
     check_forwards: int = 0
     """Forward passes spent on checks of the set-up, counted apart from the attack's."""
     adv: Tensor | None = field(default=None, repr=False, compare=False)
+    repeated: tuple[float, ...] = ()
+    """The robust accuracy in further draws of a randomised model, one number per draw."""
 
     @property
     def n(self) -> int:
@@ -85,6 +88,20 @@ class Result:
     def interval(self) -> tuple[float, float]:
         """Wilson's 95 % interval of the robust accuracy: the spread of the draw of examples, not of the seed."""
         return wilson(self.robust, self.n)
+
+    @property
+    def fragile(self) -> NDArray[np.int64]:
+        """Indices of the examples whose verdict differs in the precision of the second opinion (`verify`)."""
+        return self.outcomes.index[(self.outcomes.marks & Mark.FRAGILE) != 0]
+
+    @property
+    def second_robust_accuracy(self) -> float:
+        """The robust accuracy if the second opinion decides. In `robust_accuracy` the run's own precision does, so
+        that an example broken in it alone counts as broken there and as robust here."""
+        differs = (self.outcomes.marks & Mark.FRAGILE) != 0
+        broken = self.outcomes.fooled ^ differs
+        robust = int((self.outcomes.correct & ~broken & self.outcomes.counted).sum())
+        return robust / self.n if self.n else 0.0
 
     @property
     def success_rate(self) -> float:
@@ -121,6 +138,19 @@ class Result:
             "key": self.spec.key(),
             "version": __version__,
         }
+        if self.spec.verify != "none":
+            plain |= {
+                "verify": self.spec.verify,
+                "second_robust_accuracy": self.second_robust_accuracy,
+                "fragile": len(self.fragile),
+                "fragile_indices": self.fragile.tolist(),
+            }
+        if self.repeated:
+            plain |= {
+                "repeated": list(self.repeated),
+                "repeated_mean": sum(self.repeated) / len(self.repeated),
+                "repeated_interval": list(student(self.repeated)),
+            }
         if self.spec.targets != "none":
             left_out = int(((self.outcomes.marks & Mark.LEFT_OUT) != 0).sum())
             plain |= {"targets": self.spec.targets, "success_rate": self.success_rate, "left_out": left_out}

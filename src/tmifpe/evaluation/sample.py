@@ -6,6 +6,7 @@ __all__ = ["LARGEST", "Sample", "climbing", "draw_sample", "read", "share"]
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -86,7 +87,8 @@ def draw_sample(job: Job, positions: np.ndarray, eot: int = 1) -> Sample | None:
 
 def climbing(job: Job) -> list[Attack]:
     """The attacks of the job that follow a gradient, step by step, in our loop."""
-    return [one for one in job.attacks if hasattr(one, "objective") and not getattr(one, "gradient_free", False)]
+    ours = [one for one in job.attacks if hasattr(one, "objective") and not getattr(one, "gradient_free", False)]
+    return cast("list[Attack]", ours)
 
 
 def read(queries: Queries, x: Tensor, batch_size: int) -> Tensor:
