@@ -1,0 +1,56 @@
+"""The paper's own models, where their weights are at hand: clean accuracy exactly, robust accuracy as printed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tmifpe
+from tmifpe import Threat
+
+# Table 1 of the paper, row "Fast adversarial training / SmallCNN" (a goal to compare with, in percent).
+PRINTED = {"ce": 86.82, "cw": 86.96, "dlr": 87.42, "mifpe": 86.60, "tmifpe": 86.59}
+
+
+@pytest.fixture(scope="module")
+def fast_at(shared):
+    model = tmifpe.load_model("mnist-fast", weights=shared / "models/mnist_fast_at.pth")
+    return model, f"mnist:{shared / 'data/mnist'}"
+
+
+def test_clean_accuracy_is_the_papers(fast_at):
+    model, data = fast_at
+    result = tmifpe.evaluate(model, tmifpe.load_data(data), Threat("linf", 0.0), "fgsm")
+    assert round(100 * result.clean_accuracy, 2) == 98.50
+    assert result.broken == 0
+
+
+def test_losses_on_the_first_500(fast_at):
+    """The losses agree on this model to a few examples, and every one of them breaks about an eighth."""
+    model, data = fast_at
+    found = tmifpe.compare(model, tmifpe.load_data(data, limit=500), Threat("linf", 0.3), ["ce", "cw", "tmifpe"])
+    robust = {loss: 100 * found.accuracies(loss)[0] for loss in found.results}
+    assert all(80 < value < 92 for value in robust.values())
+    assert robust["tmifpe"] <= robust["ce"] + 1
+    assert robust["tmifpe"] <= robust["cw"] + 1
+
+
+def test_modes_agree_on_real_weights(fast_at):
+    model, data = fast_at
+    part = tmifpe.load_data(data, limit=100)
+    attack = tmifpe.PGD(steps=20)
+    tables = [
+        tmifpe.evaluate(model, part, Threat("linf", 0.3), attack, mode=mode).outcomes
+        for mode in ("verdict", "strongest")
+    ]
+    assert np.array_equal(tables[0].fooled, tables[1].fooled)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", list(PRINTED))
+def test_the_full_row_is_within_two_fifths_of_a_point(fast_at, loss, record_property):
+    model, data = fast_at
+    result = tmifpe.evaluate(model, tmifpe.load_data(data), Threat("linf", 0.3), tmifpe.PGD(loss=loss), batch_size=512)
+    robust = 100 * result.robust_accuracy
+    record_property(loss, robust)
+    assert abs(robust - PRINTED[loss]) <= 0.40
