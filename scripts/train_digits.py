@@ -50,8 +50,10 @@ def main() -> None:
     torch.set_num_threads(1)  # sums in one order, so that the weights do not depend on the number of cores
 
     test = images("test")
-    print("| model | clean | CE, float32 | CE, float64 | margin, float32 | median gap of the top two logits |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| model | clean | CE, float32 | CE, float64 | margin, float32 | median gap | no gradient, float32, float64 |"
+    )
+    print("|---|---|---|---|---|---|---|")
     for name, train in (("digits-robust", robust), ("digits-distilled", distilled)):
         model = train(*images("train"))
         path = out / f"{name}.safetensors"
@@ -144,21 +146,28 @@ def attack(model: nn.Module, x: Tensor, labels: Tensor, loss: Loss, eps: float, 
 
 
 def describe(model: nn.Module, x: Tensor, labels: Tensor) -> str:
-    """Clean accuracy, then accuracy under PGD-100 by CE in both precisions and by the margin, then the median gap."""
+    """Accuracy: clean, then under PGD-100 by CE in both precisions and by the margin. Then what explains it: the
+    median gap of the two largest logits, and the share of clean images at which the gradient of CE is exactly zero."""
 
-    def accuracy(loss: Loss | None, dtype: torch.dtype) -> str:
+    def accuracy(loss: Loss | None, dtype: torch.dtype) -> float:
         torch.manual_seed(0)
         net, inputs = model.to(dtype), x.to(dtype)
         correct = net(inputs).argmax(dim=1) == labels
         if loss is not None:
             correct &= ~attack(net, inputs, labels, loss, EPS, 100)[1]
-        return f"{100 * correct.double().mean():.1f}"
+        return 100 * correct.double().mean().item()
 
-    clean = accuracy(None, torch.float32)
-    by_loss = [accuracy(cross_entropy, torch.float32), accuracy(cross_entropy, torch.float64)]
-    by_loss.append(accuracy(margin, torch.float32))
-    top = model(x).topk(2, dim=1).values
-    return " | ".join([clean, *by_loss, f"{(top[:, 0] - top[:, 1]).median():.1f}"])
+    def starved(dtype: torch.dtype) -> float:
+        inputs = x.to(dtype, copy=True).requires_grad_()
+        (grad,) = torch.autograd.grad(cross_entropy(model.to(dtype)(inputs), labels), inputs)
+        return 100 * (grad.flatten(1).abs().amax(dim=1) == 0).double().mean().item()
+
+    numbers = [accuracy(None, torch.float32), accuracy(cross_entropy, torch.float32)]
+    numbers += [accuracy(cross_entropy, torch.float64), accuracy(margin, torch.float32)]
+    top = model.float()(x).topk(2, dim=1).values
+    numbers.append((top[:, 0] - top[:, 1]).median().item())
+    shares = f"{starved(torch.float32):.1f}, {starved(torch.float64):.1f}"
+    return " | ".join([*(f"{number:.1f}" for number in numbers), shares])
 
 
 if __name__ == "__main__":
