@@ -68,6 +68,8 @@ class AutoAttack:
     def verdicts(self, problem: Problem, queries: Queries, loop: Loop) -> Verdicts:
         """A verdict for every example of `problem`; `loop` says who verifies and who is told of progress."""
         self.check(problem.threat, problem.targets is not None, queries.eot)
+        if problem.x.dim() != 4 or (problem.threat.norm == "l2" and min(problem.x.shape[2:]) < 5):
+            raise InputError("AutoAttack takes images (n, C, H, W), for l2 of at least 5x5 pixels")
         # It clips in its own dtype, so a point may leave the ball by a rounding; the projection takes that back.
         found, claimed = self._run(problem, queries, loop)
         norm = get_norm(problem.threat.norm)
