@@ -59,6 +59,8 @@ def percent(value: float) -> str:
 
 
 def result_table(result: Result) -> Table:
+    from tmifpe.evaluation.intervals import student
+
     spec = result.spec
     table = Table(title=escape(f"{spec.model} on {spec.data}"), show_header=False, title_justify="left")
     table.add_column(style="dim")
@@ -78,6 +80,13 @@ def result_table(result: Result) -> Table:
     ]
     if spec.targets != "none":
         rows.insert(2, ("success rate", f"{percent(result.success_rate)} % towards {escape(spec.targets)}"))
+    if spec.verify != "none":
+        second = f"{percent(result.second_robust_accuracy)} % robust, {len(result.fragile)} examples differ (fragile)"
+        rows.insert(1, (f"in {escape(spec.verify)}", second))
+    if result.repeated:
+        mean = sum(result.repeated) / len(result.repeated)
+        bounds = " to ".join(percent(bound) for bound in student(result.repeated))
+        rows.insert(1, (f"over {len(result.repeated)} draws", f"{percent(mean)} %  (95 %: {bounds})"))
     if result.resumed:
         rows.append(("from the store", f"{result.resumed} examples"))
     for name, text in rows:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tmifpe.cli.options import AttackOptions, SourceOptions, StoreOptions
+from tmifpe.cli.options import AttackOptions, SourceOptions, StoreOptions, TrustOptions
 
 if TYPE_CHECKING:
     from tmifpe.evaluation.result import Result
@@ -18,6 +18,7 @@ def evaluate(
     source: SourceOptions,
     attack: AttackOptions,
     keep: StoreOptions,
+    trust: TrustOptions,
     loss: Annotated[str, typer.Option(help="The loss, e.g. tmifpe, ce, 'mifpe(T=10)'.")] = "tmifpe",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
     save_adv: Annotated[
@@ -36,12 +37,15 @@ def evaluate(
     from tmifpe.cli.interrupt import interruptible
     from tmifpe.core.errors import InputError
 
+    if trust.strict and not trust.checks:
+        raise InputError("--strict looks at flags, and --no-checks raises none; leave one of them out")
     if fail_below is not None and not 0 <= fail_below <= 1:
         raise InputError(f"--fail-below is a fraction in [0, 1], got {fail_below}")
     threat, chosen = sources.threat_from(attack), sources.attack_from(attack, loss)
     classifier, data, device = sources.load_sources(source)
     options: dict[str, Any] = sources.request_from(attack, data)
     options |= {"device": device, "keep_adv": save_adv is not None, "store": keep.folder, "fresh": keep.fresh}
+    options |= sources.doubts_from(trust)
     with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
         options["progress"] = lambda step: (check(), progress(step))
         result = tmifpe.evaluate(classifier, data, threat, chosen, **options)
@@ -53,6 +57,10 @@ def evaluate(
     if fail_below is not None and result.robust_accuracy < fail_below:
         Console(stderr=True).print(f"robust accuracy {result.robust_accuracy:.4f} is below {fail_below}", style="red")
         raise typer.Exit(1)
+    if trust.strict and result.flags:
+        names = ", ".join(dict.fromkeys(flag.name for flag in result.flags))
+        Console(stderr=True).print(f"flags were raised: {names}", style="yellow", markup=False)
+        raise typer.Exit(3)
 
 
 def _write(result: Result, save_adv: str | None, junit: str | None, fail_below: float | None) -> None:

@@ -14,11 +14,12 @@ KINDS = {
     "attacks": "tmifpe.attacks:ATTACKS",
     "models": "tmifpe.models:MODELS",
     "data": "tmifpe.data:DATA",
+    "flags": "tmifpe.evaluation.flags:FLAGS",
 }
 
 
-def listing(kind: Annotated[str, typer.Argument(help="losses, norms, attacks, models or data.")]) -> None:
-    """List losses, norms, attacks, models or data sources."""
+def listing(kind: Annotated[str, typer.Argument(help="losses, norms, attacks, models, data or flags.")]) -> None:
+    """List losses, norms, attacks, models, data sources or flags."""
     import importlib
 
     from rich.console import Console

@@ -5,7 +5,7 @@ A verb takes one parameter of a dataclass type; its fields become options of the
 
 from __future__ import annotations
 
-__all__ = ["STORE", "AttackOptions", "SourceOptions", "StoreOptions", "with_options"]
+__all__ = ["STORE", "AttackOptions", "SourceOptions", "StoreOptions", "TrustOptions", "with_options"]
 
 import dataclasses
 import functools
@@ -55,6 +55,25 @@ class AttackOptions:
     batch_size: Annotated[str, typer.Option(help="Examples per batch, or auto.")] = "auto"
     shard_size: Annotated[
         int | None, typer.Option(min=1, help="Examples per stored shard; default: ~10 s of work.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class TrustOptions:
+    """What is asked around the attack so that its number can be trusted."""
+
+    checks: Annotated[
+        bool, typer.Option(help="Look for reasons to doubt the number, on at most 64 examples; see docs/flags.md.")
+    ] = True
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if any flag is raised.")] = False
+    verify: Annotated[
+        str | None, typer.Option(help="float64: read every adversarial example in that precision too.")
+    ] = None
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Read the answers of a randomised model this often: mean and interval.")
+    ] = 1
+    transfer_adv: Annotated[
+        str | None, typer.Option(help="Adversarial examples of another model (a --save-adv file) to try as well.")
     ] = None
 
 

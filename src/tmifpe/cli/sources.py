@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["attack_from", "load_sources", "request_from", "seeds_from", "threat_from", "write_file"]
+__all__ = ["attack_from", "doubts_from", "load_sources", "request_from", "seeds_from", "threat_from", "write_file"]
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tmifpe.cli.options import AttackOptions, SourceOptions
+from tmifpe.cli.options import AttackOptions, SourceOptions, TrustOptions
 from tmifpe.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -65,6 +65,31 @@ def request_from(options: AttackOptions, data: Data) -> dict[str, Any]:
         "batch_size": _batch_size(options.batch_size),
         "shard_size": options.shard_size,
     }
+
+
+def doubts_from(options: TrustOptions) -> dict[str, Any]:
+    """The keyword options of `tmifpe.evaluate` that ask whether its number can be trusted."""
+    return {
+        "checks": options.checks,
+        "verify": options.verify,
+        "repeats": options.repeats,
+        "transfer_adv": _transferred(options.transfer_adv),
+    }
+
+
+def _transferred(path: str | None) -> Any:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if path is None:
+        return None
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot read adversarial examples from {path}: {error}") from error
+    if "adv" not in tensors:
+        raise InputError(f"{path} holds no tensor 'adv'; give a file that --save-adv wrote")
+    return tensors["adv"]
 
 
 def _numbers(name: str, text: str | None) -> tuple[float, ...] | None:

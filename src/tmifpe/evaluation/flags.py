@@ -80,7 +80,7 @@ _add(
 _add(
     "gradient-lost",
     "floating point loses the gradient of this loss, though the margin has one",
-    "Use --loss tmifpe, or --precision fp64; the survivors of this run may only have been out of its sight.",
+    "Use --loss tmifpe, whose gradient never underflows: the survivors of this run were out of its sight.",
 )
 _add(
     "unavailable-gradients",
@@ -98,7 +98,8 @@ _add(
 _add(
     "zero-gradients",
     "the gradient was exactly zero while attacking examples that survived",
-    "Those survivors were not attacked: use --loss tmifpe or --precision fp64, or a gradient-free attack.",
+    "Those survivors were not attacked: use --loss tmifpe, whose gradient never underflows; if that is zero too, a "
+    "gradient-free attack.",
 )
 _add(
     "unusable-logits",
