@@ -35,6 +35,17 @@ def test_imagefolder_order_locate_and_sizes(tmp_path: Path) -> None:
         load_data(f"imagefolder:{tmp_path}").fetch([0])
 
 
+def test_order_does_not_depend_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_folder(tmp_path, ("c", "a", "b"))
+    before = load_data(f"imagefolder:{tmp_path}")
+    listed, found = Path.iterdir, Path.rglob
+    monkeypatch.setattr(Path, "iterdir", lambda path: reversed(sorted(listed(path))))
+    monkeypatch.setattr(Path, "rglob", lambda path, pattern: reversed(sorted(found(path, pattern))))
+    after = load_data(f"imagefolder:{tmp_path}")
+    assert after.identity == before.identity
+    torch.testing.assert_close(after.fetch(range(9)), before.fetch(range(9)), rtol=0, atol=0)
+
+
 def test_grey_images_keep_one_channel(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     (tmp_path / "a").mkdir()
