@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["compare", "comparison_table", "significance"]
+__all__ = ["compare", "comparison_table", "seed_spread", "significance"]
 
+import itertools
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +21,9 @@ def compare(
     source: SourceOptions,
     attack: AttackOptions,
     keep: StoreOptions,
-    losses: Annotated[str, typer.Option(help="Losses, separated by commas.")] = "ce,ce-margin,cw,dlr,mifpe,tmifpe",
+    losses: Annotated[
+        str, typer.Option(help="Losses or attacks, e.g. ce,tmifpe,'gama(momentum=0.75)',autoattack.")
+    ] = "ce,ce-margin,cw,dlr,mifpe,tmifpe",
     seeds: Annotated[str | None, typer.Option(help="Several seeds, e.g. 0,1,2: mean, spread and union.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -30,6 +33,7 @@ def compare(
     import tmifpe
     from tmifpe.cli import console, sources
     from tmifpe.cli.interrupt import interruptible
+    from tmifpe.cli.provenance import provenance
     from tmifpe.core.options import split_list
 
     names = split_list(losses)
@@ -43,11 +47,13 @@ def compare(
         options["progress"] = lambda _, step: (check(), progress(step))
         result = tmifpe.compare(classifier, data, threat, names, base, **options)
     if json:
-        console.print_json(result.to_json())
+        console.print_json(provenance(device) | result.to_json())
         return
     shown = Console()
     shown.print(comparison_table(classifier.name, result))
     shown.print(significance(result), highlight=False, markup=False)
+    if result.spread is not None:
+        shown.print(seed_spread(result), highlight=False, markup=False)
 
 
 def comparison_table(title: str, result: Comparison) -> Table:
@@ -62,7 +68,7 @@ def comparison_table(title: str, result: Comparison) -> Table:
     headings = ["loss", "robust %", "95 % interval", "to CE", "seconds", *(["min", "max", "all seeds"] if many else [])]
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "loss" else "right")
-    means = {loss: sum(result.accuracies(loss)) / len(result.seeds) for loss in result.results}
+    means = {loss: result.mean(loss) for loss in result.results}
     best = min(means.values())
     for loss, mean in means.items():
         first, values = result.results[loss][0], result.accuracies(loss)
@@ -79,6 +85,17 @@ def comparison_table(title: str, result: Comparison) -> Table:
             row += [percent(min(values)), percent(max(values)), percent(result.worst_case(loss))]
         table.add_row(*row, style=bold)
     return table
+
+
+def seed_spread(result: Comparison) -> str:
+    """How far the seed alone moves a number, beside how far the losses lie apart, in words."""
+    spread = result.spread or 0.0
+    gaps = [abs(result.mean(a) - result.mean(b)) for a, b in itertools.combinations(result.results, 2)]
+    below = sum(gap <= spread for gap in gaps)
+    return (
+        f"The seed alone moves a loss by up to {100 * spread:.2f} points; of the {len(gaps)} differences between two "
+        f"means, {below} are not larger than that."
+    )
 
 
 def significance(result: Comparison) -> str:

@@ -55,6 +55,15 @@ class Comparison:
     def accuracies(self, loss: str) -> list[float]:
         return [result.robust_accuracy for result in self.results[loss]]
 
+    def mean(self, loss: str) -> float:
+        return float(np.mean(self.accuracies(loss)))
+
+    @property
+    def spread(self) -> float | None:
+        """How far the seed alone moves a loss, at most: the largest max - min over seeds; None for a single seed."""
+        several = [values for loss in self.results if len(values := self.accuracies(loss)) > 1]
+        return max(max(values) - min(values) for values in several) if several else None
+
     def worst_case(self, loss: str) -> float:
         """Robust accuracy against the union of all seeds: an example counts only if no seed broke it."""
         results = self.results[loss]
@@ -70,6 +79,7 @@ class Comparison:
         return {
             "clean_accuracy": self.clean_accuracy,
             "seeds": list(self.seeds),
+            "spread": self.spread,
             "losses": {loss: self._row(loss) for loss in self.results},
             "pairs": [vars(pair) | {"differs": pair.differs} for pair in self.pairs()],
         }
@@ -79,7 +89,7 @@ class Comparison:
         first = self.results[loss][0]
         return first.to_json() | {
             "robust_accuracies": values,
-            "mean": float(np.mean(values)),
+            "mean": self.mean(loss),
             "min": min(values),
             "max": max(values),
             "std": float(np.std(values, ddof=1)) if len(values) > 1 else None,

@@ -1,0 +1,22 @@
+"""Where a committed number comes from: the command, the versions, the machine."""
+
+from __future__ import annotations
+
+__all__ = ["provenance"]
+
+import shlex
+import sys
+from typing import Any
+
+
+def provenance(device: str = "cpu") -> dict[str, Any]:
+    """What a result file carries beside its numbers, so that it can be made again."""
+    from tmifpe.evaluation.environment import machine, versions
+    from tmifpe.version import __version__
+
+    return {
+        "command": shlex.join(["tmifpe", *sys.argv[1:]]),
+        "version": __version__,
+        "versions": versions(),
+        "machine": machine(device),
+    }

@@ -1,0 +1,117 @@
+"""Several losses and seeds on the same examples: union, spread, and which differences are more than chance."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+from typer.testing import CliRunner
+
+import tmifpe
+from tests.linear import Linear, examples
+from tmifpe import PGD, InputError, Threat
+from tmifpe.attacks import GAMA, bim, fgsm
+from tmifpe.cli import app
+from tmifpe.cli.compare import seed_spread, significance
+from tmifpe.evaluation.column import column_attack
+from tmifpe.evaluation.compare import Comparison, mcnemar
+
+SEEDS = (0, 1, 2)
+
+
+@pytest.fixture(scope="module")
+def row() -> Comparison:
+    model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=120)
+    losses = ["ce", "tmifpe", "gama(momentum=0.75)"]
+    return tmifpe.compare(model, data, Threat("linf", 0.15), losses, PGD(steps=2), seeds=SEEDS, checks=False)
+
+
+@given(st.integers(0, 400), st.integers(0, 400))
+@settings(deadline=None, max_examples=60)
+def test_mcnemar_is_the_exact_binomial_test(one, two):
+    first = np.array([True] * one + [False] * two + [True, False], dtype=bool)
+    second = np.array([False] * one + [True] * two + [True, False], dtype=bool)
+    pair = mcnemar("a", "b", first, second)
+    wanted = binomtest(one, one + two, 0.5).pvalue if one + two else 1.0
+    assert (pair.only_first, pair.only_second) == (one, two)
+    assert pair.p == pytest.approx(wanted, rel=1e-9)
+    assert pair.differs == (wanted < 0.05)
+
+
+def test_mcnemar_survives_thousands_of_pairs():
+    first = np.arange(6000) < 3100
+    assert mcnemar("a", "b", first, ~first).p == pytest.approx(binomtest(2900, 6000, 0.5).pvalue, rel=1e-6)
+
+
+def test_seeds_give_mean_spread_and_union(row):
+    plain = row.to_json()
+    for loss, runs in row.results.items():
+        values = [run.robust_accuracy for run in runs]
+        found = plain["losses"][loss]
+        assert [run.spec.seed for run in runs] == list(SEEDS)
+        assert found["robust_accuracies"] == values
+        assert found["mean"] == pytest.approx(sum(values) / 3)
+        assert (found["min"], found["max"]) == (min(values), max(values))
+        assert found["std"] == pytest.approx(np.std(values, ddof=1))
+        union = np.any([run.outcomes.fooled for run in runs], axis=0)
+        assert found["worst_case"] == pytest.approx((runs[0].outcomes.correct & ~union).mean())
+        assert found["worst_case"] <= min(values)
+    assert plain["spread"] == max(max(a) - min(a) for a in map(row.accuracies, row.results))
+    assert len({tuple(run.outcomes.fooled) for run in row.results["ce"]}) > 1, "the seed changes nothing"
+    assert any(row.worst_case(loss) < min(row.accuracies(loss)) for loss in row.results)
+
+
+def test_pairs_are_tested_on_the_same_examples(row):
+    a, b = (row.results[loss][0].outcomes for loss in ("ce", "tmifpe"))
+    assert (a.index == b.index).all()
+    pair = next(p for p in row.pairs() if (p.first, p.second) == ("ce", "tmifpe"))
+    assert pair.only_first == (a.fooled & ~b.fooled).sum()
+    assert pair.only_second == (b.fooled & ~a.fooled).sum()
+    assert len(row.pairs()) == 3
+
+
+def test_words_follow_the_numbers(row):
+    assert "McNemar" in significance(row)
+    assert f"up to {100 * row.spread:.2f} points" in seed_spread(row)
+    single = Comparison({loss: runs[:1] for loss, runs in row.results.items()}, (0,))
+    assert single.spread is None
+
+
+def test_columns_are_losses_or_attacks():
+    base = PGD(steps=7, restarts=2, momentum=0.5)
+    assert column_attack("mifpe(T=10)", base) == PGD(loss="mifpe(T=10)", steps=7, restarts=2, momentum=0.5)
+    assert column_attack("gama(momentum=0.75)", base) == GAMA(momentum=0.75, steps=7, restarts=2)
+    assert column_attack("gama(steps=9)", base) == GAMA(steps=9, restarts=2)
+    assert column_attack("gama") == GAMA()
+    assert column_attack("fgsm", base) == fgsm()
+    assert column_attack("bim", base) == bim(steps=7)
+    assert column_attack("tmifpe") == PGD()
+
+
+@pytest.mark.parametrize("text", ["gamma", "gama(momentun=1)", "tmifpe(x=1)", "pgd(loss=cee)", "gama("])
+def test_unknown_columns_are_one_sentence(text):
+    with pytest.raises(InputError) as caught:
+        tmifpe.compare(Linear(3), examples(Linear(3), 4), Threat("linf", 0.1), ["ce", text])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"losses": []}, {"losses": ["ce", "ce"]}, {"seeds": []}, {"seeds": [1, 1]}])
+def test_nothing_or_twice_the_same_is_refused(options):
+    with pytest.raises(InputError, match="different"):
+        tmifpe.compare(Linear(3), examples(Linear(3), 4), Threat("linf", 0.1), **options)
+
+
+def test_command_line_prints_one_json_object_with_its_command():
+    words = "compare digits-robust --eps 0.15 --limit 30 --steps 3 --seeds 0,1 --losses ce,gama,tmifpe --no-store"
+    result = CliRunner().invoke(app, [*words.split(), "--json"])
+    assert result.exit_code == 0, result.output
+    plain = json.loads(result.stdout)
+    assert list(plain["losses"]) == ["ce", "gama", "tmifpe"]
+    assert plain["seeds"] == [0, 1]
+    assert {"command", "version", "machine"} <= set(plain)
+    shown = CliRunner().invoke(app, words.split())
+    assert "The seed alone moves a loss by up to" in shown.stdout.replace("\n", " ")
