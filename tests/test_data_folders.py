@@ -39,8 +39,8 @@ def test_order_does_not_depend_on_the_disk(tmp_path: Path, monkeypatch: pytest.M
     make_folder(tmp_path, ("c", "a", "b"))
     before = load_data(f"imagefolder:{tmp_path}")
     listed, found = Path.iterdir, Path.rglob
-    monkeypatch.setattr(Path, "iterdir", lambda path: reversed(sorted(listed(path))))
-    monkeypatch.setattr(Path, "rglob", lambda path, pattern: reversed(sorted(found(path, pattern))))
+    monkeypatch.setattr(Path, "iterdir", lambda path: sorted(listed(path), reverse=True))
+    monkeypatch.setattr(Path, "rglob", lambda path, pattern: sorted(found(path, pattern), reverse=True))
     after = load_data(f"imagefolder:{tmp_path}")
     assert after.identity == before.identity
     torch.testing.assert_close(after.fetch(range(9)), before.fetch(range(9)), rtol=0, atol=0)
