@@ -70,7 +70,7 @@ def _in_other_company(sample: Sample) -> Tensor:
     """The same images in reverse order and half as many at a time; a single one beside its negative."""
     x, threat = sample.problem.x, sample.problem.threat
     if len(x) == 1:
-        return sample.read(torch.cat([x, threat.high + threat.low - x]))[:1]
+        return replace(sample, batch_size=2).read(torch.cat([x, threat.high + threat.low - x]))[:1]
     smaller = replace(sample, batch_size=max(1, min(sample.batch_size, len(x)) // 2))
     return smaller.read(x.flip(0)).flip(0)
 

@@ -1,0 +1,142 @@
+"""Tiny models that give flattering numbers in every way the literature knows, and one honest model they wrap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tmifpe import PGD
+from tmifpe.attacks.ascent import AscentState
+from tmifpe.attacks.queries import Evaluated
+from tmifpe.attacks.rows import Problem
+from tmifpe.core import seeding
+from tmifpe.norms import get_norm
+
+PIXELS = 16
+
+
+class Honest(nn.Module):
+    """A smooth linear classifier of 1x4x4 images; `scale` multiplies its logits and changes no prediction."""
+
+    def __init__(self, classes: int = 4, scale: float = 1.0) -> None:
+        super().__init__()
+        weight = torch.randn(classes, PIXELS, generator=torch.Generator().manual_seed(3))
+        self.weight = nn.Parameter(scale * weight)
+        self.bias = nn.Parameter(-0.5 * scale * weight.sum(dim=1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x.flatten(1), self.weight, self.bias)
+
+
+def images(n: int = 24) -> Tensor:
+    """Spread over the box, but not up to its ends."""
+    return 0.1 + 0.8 * torch.rand(n, 1, 4, 4, generator=torch.Generator().manual_seed(4))
+
+
+class Wrapped(nn.Module):
+    """The honest model with something before its input and something after its logits."""
+
+    def __init__(
+        self,
+        before: Callable[[Tensor], Tensor] = lambda x: x,
+        after: Callable[[Tensor], Tensor] = lambda z: z,
+        inner: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.inner = inner or Honest()
+        self.before, self.after = before, after
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.inner(self.before(x)))
+
+
+def quantise(x: Tensor) -> Tensor:
+    """Thermometer-like input quantisation (Buckman et al. 2018): no gradient."""
+    return torch.round(8 * x) / 8
+
+
+def straight_through(x: Tensor) -> Tensor:
+    """The same with the gradient of the identity: what an adaptive attacker uses (BPDA, Athalye et al. 2018)."""
+    return x + (quantise(x) - x).detach()
+
+
+def shatter(x: Tensor) -> Tensor:
+    """Invisible fast waves: a gradient that is there, and says nothing about the loss a step away."""
+    return x + 0.02 * torch.sin(5000 * x)
+
+
+def noise(x: Tensor) -> Tensor:
+    return x + 0.15 * torch.randn_like(x)
+
+
+def drop(x: Tensor) -> Tensor:
+    return F.dropout(x, 0.3, training=True)
+
+
+def purify(x: Tensor) -> Tensor:
+    """One inner gradient step at inference, as test-time defences do."""
+    with torch.enable_grad():
+        inner = x.detach().requires_grad_()
+        (grad,) = torch.autograd.grad((inner - 0.5).square().sum(), inner)
+    return x - 0.01 * grad
+
+
+def recentred(z: Tensor) -> Tensor:
+    """Batch-dependent without any BatchNorm."""
+    return z - z.mean(dim=0, keepdim=True)
+
+
+def overflowing(x: Tensor) -> Tensor:
+    """Fine on the images, NaN (the square root of a negative number) outside their range."""
+    return x + 0 * torch.sqrt(0.95 - x.amax(dim=(1, 2, 3), keepdim=True))
+
+
+def cancelling(z: Tensor) -> Tensor:
+    """Exact in float64; in float32 what is below 2 is lost."""
+    return (z + 2.0**24) - 2.0**24
+
+
+class Normed(nn.Module):
+    """BatchNorm in front, in train or eval mode whatever its owner says."""
+
+    def __init__(self, train: bool) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(1, affine=False)
+        self.inner, self.forced = Honest(), train
+        self.norm.running_mean.fill_(0.5)
+        self.norm.running_var.fill_(0.25**2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, var = self.norm.running_mean, self.norm.running_var
+        return self.inner(0.5 + 0.25 * F.batch_norm(x, mean, var, training=self.forced))
+
+
+class Dropping(nn.Module):
+    """A dropout layer that eval mode switches off, as it should."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.layer = Honest(), nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(self.layer(x))
+
+
+@dataclass(frozen=True)
+class Corners(PGD):
+    """Gradient-free: a random corner of the ball at every step."""
+
+    name: ClassVar[str] = "corners"
+    gradient_free: ClassVar[bool] = True
+
+    def step(self, problem: Problem, state: AscentState, evaluated: Evaluated) -> AscentState:
+        k = int(state.looks.max())
+        draw = seeding.uniform(problem.seed, problem.indices, problem.stage, k, tuple(problem.x.shape[1:]))
+        corner = problem.x + problem.threat.eps * torch.sign(draw - 0.5)
+        moved = get_norm(problem.threat.norm).project(corner, problem.x, problem.threat)
+        return AscentState(moved, state.x, state.velocity, state.looks + 1)

@@ -1,0 +1,233 @@
+"""Every flag has a model that must raise it and one, as similar as can be, that must not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.masked import (
+    Corners,
+    Dropping,
+    Honest,
+    Normed,
+    Wrapped,
+    cancelling,
+    drop,
+    images,
+    noise,
+    overflowing,
+    purify,
+    quantise,
+    recentred,
+    shatter,
+    straight_through,
+)
+from tmifpe import PGD, Result, Threat, evaluate
+from tmifpe.attacks import fgsm
+from tmifpe.evaluation.checks_attack import check_monotone
+from tmifpe.evaluation.flags import FLAGS
+from tmifpe.models.normalize import Normalize
+
+EPS = 0.05
+NORM = ((0.1307,), (0.3081,))
+
+
+@dataclass
+class Case:
+    """An evaluation in small: the model on the honest model's labels, unless others are given."""
+
+    model: Any = field(default_factory=Honest)
+    attack: Any = field(default_factory=lambda: PGD(steps=10))
+    eps: float = EPS
+    norm: str = "linf"
+    x: Tensor = field(default_factory=images)
+    labels: Tensor | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def run(self) -> Result:
+        labels = Honest()(self.x).argmax(dim=1) if self.labels is None else self.labels
+        return evaluate(self.model, (self.x, labels), Threat(self.norm, self.eps), self.attack, **self.options)
+
+
+def names(case: Case | Sequence[Case]) -> set[str]:
+    if isinstance(case, Case):
+        return {flag.name for flag in case.run().flags}
+    return {flag.name for flag in check_monotone([one.run() for one in case])}
+
+
+def labelled(by: nn.Module, wrong: int = 0, model: nn.Module | None = None) -> Case:
+    """A model on the predictions of another (or its own), of which some are made wrong."""
+    labels = by(images()).argmax(dim=1)
+    labels[:wrong] = (labels[:wrong] + 1) % 4
+    return Case(model or by, labels=labels)
+
+
+def normalised() -> nn.Module:
+    return Normalize(Wrapped(lambda u: 0.3081 * u + 0.1307), *NORM)
+
+
+def two(classes: int) -> Case:
+    return labelled(Honest(classes))
+
+
+def transferred(model: nn.Module) -> Case:
+    """With examples that break the honest model, made on it."""
+    x, y = images(), Honest()(images()).argmax(dim=1)
+    adv = PGD(steps=10)(Honest(), x, y, Threat("linf", EPS))
+    return Case(model, options={"transfer_adv": adv})
+
+
+WEAK = PGD(steps=1, step_size=1e-3, random_start=False)
+SLOW = PGD(loss="cw", steps=10, step_size=0.02, schedule="constant", momentum=0.0, random_start=False)
+
+RAISING: dict[str, list[Callable[[], Case | list[Case]]]] = {
+    "randomised": [lambda: Case(Wrapped(noise)), lambda: Case(lambda x: Honest()(noise(x)))],
+    "dropout-active": [lambda: Case(Wrapped(drop)), lambda: Case(Dropping().train().forward)],
+    "batch-dependent": [
+        lambda: Case(Normed(train=True)),
+        lambda: Case(Wrapped(after=recentred)),
+        lambda: Case(Wrapped(after=recentred), x=images(1)),
+        lambda: Case(Wrapped(after=recentred), options={"batch_size": 5}),
+    ],
+    "probabilities": [lambda: Case(Wrapped(after=lambda z: z.softmax(dim=1)))],
+    "inference-time-optimisation": [lambda: Case(Wrapped(purify))],
+    "too-few-classes": [lambda: two(2)],
+    "normalisation": [
+        lambda: labelled(normalised(), model=Wrapped(lambda u: 0.3081 * u + 0.1307)),  # forgotten
+        lambda: labelled(Honest(), model=Normalize(Honest(), *NORM)),  # given, though the model needs none
+        lambda: Case(x=images() / 255),  # divided by 255 twice
+    ],
+    "saturated-logits": [
+        lambda: Case(Honest(scale=1e4)),
+        lambda: Case(Wrapped(after=lambda z: z + 1e6)),
+        lambda: Case(Honest(scale=1e3), options={"precision": "fp16"}),
+    ],
+    "gradient-lost": [
+        lambda: Case(Honest(scale=1e4), PGD(loss="ce", steps=10)),
+        lambda: Case(Honest(scale=50), PGD(loss="ce", steps=10)),  # only the label's share is gone
+        lambda: Case(Honest(scale=1e4), "gama(steps=10)"),
+    ],
+    "unavailable-gradients": [
+        lambda: Case(Wrapped(quantise)),
+        lambda: Case(Wrapped(lambda x: x.detach())),
+        lambda: Case(Wrapped(after=lambda z: torch.sqrt((z - z).abs()) + z)),  # NaN on the way back
+    ],
+    "chance-accuracy": [lambda: Case(labels=torch.arange(24) % 4)],
+    "zero-gradients": [
+        lambda: Case(Wrapped(quantise)),
+        lambda: Case(Honest(scale=1e4), PGD(loss="ce", steps=10)),
+    ],
+    "unusable-logits": [lambda: Case(Wrapped(overflowing), eps=0.2)],
+    "unstable-predictions": [lambda: Case(Wrapped(shatter)), lambda: Case(Wrapped(shatter), norm="l2", eps=0.1)],
+    "silent-success": [lambda: Case(Wrapped(noise), PGD(steps=3), eps=0.01)],
+    "incomplete-optimisation": [lambda: Case(attack=SLOW), lambda: Case(attack=fgsm(step_size=0.1))],
+    "transfer-failure": [lambda: transferred(Wrapped(quantise))],
+    "unconstrained-failure": [
+        lambda: Case(Wrapped(quantise)),
+        lambda: Case(Wrapped(quantise), norm="l2"),
+        lambda: Case(Wrapped(after=lambda z: 0 * z + torch.eye(4)[0]), labels=torch.zeros(24, dtype=torch.long)),
+    ],
+    "black-box-beats-white-box": [lambda: Case(Wrapped(quantise), [PGD(steps=5), Corners(steps=40)], eps=0.1)],
+    "non-monotone-eps": [lambda: [Case(eps=0.04), Case(eps=0.05, attack=WEAK)]],
+    "fragile": [lambda: Case(Wrapped(after=cancelling, inner=Honest(scale=5)), options={"verify": "float64"})],
+}
+
+QUIET: dict[str, list[Callable[[], Case | list[Case]]]] = {
+    "randomised": [
+        lambda: Case(),
+        lambda: Case(options={"precision": "bf16"}),
+        lambda: Case(Wrapped(noise), options={"eot": 4, "repeats": 3}),  # known, and allowed for
+    ],
+    "dropout-active": [lambda: Case(Dropping().train()), lambda: Case(Wrapped(noise))],
+    "batch-dependent": [
+        lambda: Case(Normed(train=False)),
+        lambda: Case(Wrapped(noise)),
+        lambda: Case(options={"precision": "fp16"}),
+    ],
+    "probabilities": [
+        lambda: Case(Wrapped(after=lambda z: z.log_softmax(dim=1))),
+        lambda: Case(Wrapped(after=torch.relu)),
+    ],
+    "inference-time-optimisation": [lambda: Case(Wrapped(torch.enable_grad()(lambda x: x * 1.0)))],
+    "too-few-classes": [lambda: two(3)],
+    "normalisation": [
+        lambda: labelled(normalised(), wrong=6),
+        lambda: labelled(Honest(), wrong=6),
+        lambda: Case(labels=torch.arange(24) % 4),  # bad, but no normalisation makes it better
+    ],
+    "saturated-logits": [lambda: Case(Honest(scale=10)), lambda: Case(Wrapped(after=lambda z: z + 100))],
+    "gradient-lost": [
+        lambda: Case(Honest(scale=1e4)),
+        lambda: Case(Honest(scale=50), PGD(loss="ce-margin", steps=10)),
+        lambda: Case(Honest(scale=1e4), [PGD(loss="ce", steps=5), PGD(steps=5)]),  # the second one sees
+        lambda: Case(Wrapped(quantise)),  # that is another flag
+    ],
+    "unavailable-gradients": [
+        lambda: Case(Wrapped(straight_through)),
+        lambda: Case(Honest(scale=1e4), PGD(loss="ce", steps=10)),  # that is another flag
+        lambda: Case(Wrapped(quantise), Corners(steps=5)),  # none is needed
+    ],
+    "chance-accuracy": [lambda: Case(), lambda: labelled(Honest(), wrong=8), lambda: Case(x=images(1))],
+    "zero-gradients": [
+        lambda: Case(Wrapped(straight_through)),
+        lambda: Case(Honest(scale=1e4)),
+        lambda: Case(Honest(scale=1e4), [PGD(loss="ce", steps=5), PGD(steps=30)], eps=0.2),
+    ],
+    "unusable-logits": [lambda: Case(Wrapped(overflowing), eps=0.02)],
+    "unstable-predictions": [lambda: Case(), lambda: Case(eps=0.0), lambda: Case(Honest(scale=1e4))],
+    "silent-success": [lambda: Case(Wrapped(straight_through)), lambda: Case(options={"targets": "second"})],
+    "incomplete-optimisation": [lambda: Case(), lambda: Case(attack=SLOW, eps=0.0)],
+    "transfer-failure": [lambda: transferred(Honest())],
+    "unconstrained-failure": [lambda: Case(), lambda: Case(norm="l2"), lambda: Case(attack=fgsm())],
+    "black-box-beats-white-box": [
+        lambda: Case(attack=[PGD(steps=10), Corners(steps=40)], eps=0.1),
+        lambda: Case(Wrapped(quantise), [Corners(steps=40), PGD(steps=5)], eps=0.1),
+    ],
+    "non-monotone-eps": [lambda: [Case(eps=0.1), Case(eps=0.02), Case(eps=0.05)]],
+    "fragile": [lambda: Case(options={"verify": "float64"})],
+}
+
+
+def table(cases: dict[str, list[Callable[[], Any]]]) -> list[Any]:
+    return [pytest.param(name, make, id=f"{name}-{k}") for name, makes in cases.items() for k, make in enumerate(makes)]
+
+
+@pytest.mark.parametrize(("name", "make"), table(RAISING))
+def test_raised(name: str, make: Callable[[], Case]) -> None:
+    assert name in names(make())
+
+
+@pytest.mark.parametrize(("name", "make"), table(QUIET))
+def test_not_raised(name: str, make: Callable[[], Case]) -> None:
+    assert name not in names(make())
+
+
+def test_every_flag_has_both() -> None:
+    assert set(RAISING) == set(QUIET) == set(FLAGS)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("targets", [None, "second"])
+@pytest.mark.parametrize("mode", ["verdict", "strongest"])
+def test_an_honest_model_raises_none(norm: str, targets: str | None, mode: str) -> None:
+    assert names(Case(norm=norm, options={"targets": targets, "mode": mode})) == set()
+
+
+def test_flags_say_what_was_seen_and_what_to_do() -> None:
+    for flag in Case(Wrapped(quantise)).run().flags:
+        assert any(c.isdigit() for c in flag.seen)
+        assert flag.advice == FLAGS.get(flag.name).advice
+
+
+def test_the_page_has_a_paragraph_on_each() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "flags.md").read_text(encoding="utf-8")
+    sections = [section.partition("\n") for section in page.split("\n### ")[1:]]
+    assert [title for title, _, _ in sections] == list(FLAGS)
+    for title, _, text in sections:
+        assert len(text.split()) > 40, title
