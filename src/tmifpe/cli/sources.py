@@ -112,7 +112,7 @@ def _batch_size(text: str) -> int | None:
 def _targets(text: str | None, data: Data) -> Any:
     import torch
 
-    from tmifpe.data import read_indices
+    from tmifpe.data import read_numbers
     from tmifpe.evaluation.targets import TARGET_RULES
 
     if text is None or text in TARGET_RULES:
@@ -123,7 +123,7 @@ def _targets(text: str | None, data: Data) -> Any:
         raise InputError(
             f"--targets must be {', '.join(TARGET_RULES)}, a class number or a file of classes, got {text!r}"
         )
-    targets = torch.tensor(read_indices(text))
+    targets = torch.tensor(read_numbers(text))
     if len(targets) != len(data):
         raise InputError(f"{text} holds {len(targets)} targets for {len(data)} examples")
     return targets
