@@ -6,6 +6,7 @@ __all__ = ["SECOND_OPINIONS", "Doubts", "second_opinion"]
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +36,14 @@ class Doubts:
         self.flags: tuple[Flag, ...] = ()
         self.forwards = 0
         self.robust = np.zeros(repeats, dtype=np.int64)
+
+    def recall(self, finished: dict[str, Any] | None) -> None:
+        """Take over what a finished run found, as its JSON says, if it was asked the same: the model rests then."""
+        asked_more = self.repeats > 1 or self.transfer_adv is not None
+        if finished and self.checks and finished["check_forwards"] and not asked_more and "repeated" not in finished:
+            self.flags = tuple(Flag(**flag) for flag in finished["flags"])
+            self.forwards = finished["check_forwards"]
+            self.checks = False
 
     def before(self, job: Job) -> None:
         """Look at the model."""

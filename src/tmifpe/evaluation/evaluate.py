@@ -133,6 +133,7 @@ def _run(spec: RunSpec, job: Job, request: Request, recorder: Recorder) -> Resul
         job = replace(job, batch_size=plan.batch_size)
         recalled = {shard.shard: shard for shard in recorder.recall(request.keep_adv or request.repeats > 1)}
         done, doubts = _Total(plan.n, request), Doubts(request.checks, request.repeats, request.transfer_adv)
+        doubts.recall(recorder.finished())
         doubts.before(job)
         for shard in range(len(plan)):
             if shard in recalled:

@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["NoRecorder", "Recorder"]
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from tmifpe.evaluation.result import Result
 from tmifpe.evaluation.shard import ShardResult
@@ -13,7 +13,7 @@ from tmifpe.evaluation.spec import Plan, RunSpec
 
 
 class Recorder(Protocol):
-    """Called in this order, once each but `save`: begin, recall, save per shard, end; close in every case."""
+    """Called in this order, once each but `save`: begin, recall, finished, save per shard, end; close in every case."""
 
     def begin(self, spec: RunSpec, plan: Callable[[], Plan], device: str) -> Plan:
         """The plan to follow: the stored one if this spec was begun before, since shards must not change.
@@ -22,6 +22,10 @@ class Recorder(Protocol):
 
     def recall(self, with_adv: bool) -> Iterable[ShardResult]:
         """The shards that are finished already; their `adv` stays in the store unless asked for."""
+        ...
+
+    def finished(self) -> dict[str, Any] | None:
+        """The JSON of the result, if the run came to its end before."""
         ...
 
     def save(self, result: ShardResult) -> None:
@@ -41,6 +45,9 @@ class NoRecorder:
 
     def recall(self, with_adv: bool) -> Iterable[ShardResult]:  # noqa: ARG002
         return ()
+
+    def finished(self) -> dict[str, Any] | None:
+        return None
 
     def save(self, result: ShardResult) -> None: ...
 

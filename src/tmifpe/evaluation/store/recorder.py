@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from tmifpe.evaluation.environment import machine, versions
 from tmifpe.evaluation.outcomes import Outcomes
@@ -69,6 +70,9 @@ class StoreRecorder:
                     shard.adv = read_adv(folder, shard.shard, outcomes_digest(shard.outcomes))
                 yield shard
 
+    def finished(self) -> dict[str, Any] | None:
+        return self._open[1].result
+
     def save(self, result: ShardResult) -> None:
         connection, run = self._open
         if self._about is None:
@@ -81,11 +85,13 @@ class StoreRecorder:
 
     def end(self, result: Result) -> None:
         connection, run = self._open
-        if run.finished is None:
+        # A finished run that is asked again keeps its result, unless more was checked this time.
+        checked = (run.result or {}).get("check_forwards", 0)
+        if run.finished is None or result.check_forwards > checked:
             with explained(self._folder), transaction(connection):
                 connection.execute(
                     "UPDATE runs SET finished = ?, result = ? WHERE id = ?",
-                    (_now(), json.dumps(result.to_json()), run.id),
+                    (run.finished or _now(), json.dumps(result.to_json()), run.id),
                 )
 
     def close(self) -> None:
