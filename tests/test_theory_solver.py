@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -95,22 +96,40 @@ def test_a_hundred_thousand_random_rows() -> None:
         assert_solved(random_rows(rng, n, k))
 
 
+def multimodal(make: Callable[[], Rows], n: int) -> Rows:
+    """The first n rows that `make` produces whose G has more than one maximum on a grid of 500 points."""
+    kept: list[Rows] = []
+    while sum(map(len, kept)) < n:
+        d = make()
+        t = np.geomspace(1 / d.max(), 1.01 * bracket(d.shape[1] + 1)[1], 500)
+        q = np.stack([np.exp(-s * d).sum(axis=1) for s in t])
+        g = t[:, None] * q / (1 + q)
+        peaks = ((g[1:-1] > g[:-2]) & (g[1:-1] > g[2:])).sum(axis=0)
+        kept.append(d[peaks > 1])
+    return np.concatenate(kept)[:n]
+
+
+@pytest.mark.parametrize("k", [14, 22, 100])
+def test_multimodal_rows(k: int) -> None:
+    rng = np.random.default_rng(k)
+    near, far = {14: (5.83, 6.0), 22: (5.8, 7.5), 100: (7.0, 14.0)}[k]
+    assert_solved(multimodal(lambda: two_clusters(rng, 100, k, near, far), 60), 1024)
+
+
 @pytest.mark.slow
 def test_ten_thousand_multimodal_rows() -> None:
     rng = np.random.default_rng(2)
-    families = ((14, 5.83, 6.0, 3000), (15, 5.8, 6.2, 2000), (22, 5.8, 7.5, 2500), (50, 6, 10, 1200), (100, 7, 14, 800))
+    families = (
+        (14, 5.83, 6.0, 2000),
+        (15, 5.8, 6.2, 2000),
+        (22, 5.8, 7.5, 3000),
+        (50, 6, 10, 1500),
+        (100, 7, 14, 1000),
+    )
     for k, near, far, n in families:
-        assert_solved(two_clusters(rng, n, k, near, far))
-    assert_solved(three_clusters(rng, 400, 100))
-    assert_solved(three_clusters(rng, 100, 428))
-
-
-def test_generated_rows_are_multimodal() -> None:
-    """The generator does what the test above says: many rows have two or three maxima."""
-    rng = np.random.default_rng(3)
-    rows = torch.from_numpy(two_clusters(rng, 40, 22, 5.8, 7.5))
-    several = sum(len(local_maxima(row)) > 1 for row in rows)
-    assert several >= 10
+        assert_solved(multimodal(lambda k=k, near=near, far=far: two_clusters(rng, 1000, k, near, far), n))
+    assert_solved(multimodal(lambda: three_clusters(rng, 200, 100), 400))
+    assert_solved(multimodal(lambda: three_clusters(rng, 100, 428), 100))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -17,8 +17,9 @@ from tmifpe.losses.loss import check_classes, keep_usable
 class CW:
     """max_{i != y} z_i - z_y, targeted z_t - max_{i != t} z_i; tied rivals share the gradient evenly.
 
-    No exponential, so nothing under- or overflows in any dtype; but only one rival is ever seen. It is the limit
-    of T-MIFPE as t grows (eq:untargeted_obj_unsuccess is what both maximise).
+    This is what an attack wants (eq:untargeted_obj_unsuccess, eq:untargeted_obj_success, eq:targeted_obj_unsuccess,
+    eq:targeted_obj_success). No exponential, so nothing under- or overflows in any dtype; but only one rival is
+    ever seen. T-MIFPE tends to it as t grows.
     """
 
     name: ClassVar[str] = "cw"

@@ -18,8 +18,8 @@ from tmifpe.core.options import spell
 class Loss(Protocol):
     """A frozen dataclass of options, called on logits (n, K) and labels (n,), with targets (n,) if the attack has any.
 
-    It returns one differentiable value per example, never reduced, that the attacker ascends. Rows with NaN or
-    +inf get the value 0 and a zero gradient.
+    It returns one differentiable value per example, never reduced, that the attacker ascends (eq:adversarial). Rows
+    with NaN or +inf get the value 0 and a zero gradient.
     """
 
     name: ClassVar[str]

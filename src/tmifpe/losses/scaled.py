@@ -43,7 +43,8 @@ def rows_of(z: Tensor, aim: Tensor) -> Rows:
 
 
 def choose_t(rows: Rows, t_rule: str | float, lam: float) -> Tensor:
-    """t (n,): eq:t_star solved in u_u and t_s; max(1, lambda Delta/(z_1 - z_y)), eq:increase_t_star, in u_s and t_u."""
+    """t (n,) by scenario: eq:t_star, eq:t_star_t_s solved in u_u and t_s; in u_s and t_u max(1, lambda/d_y) with
+    d_y = (z_1 - z_y)/Delta (eq:increase_t_star, eq32)."""
     top = rows.top
     if bool(top.all()):
         return _top_t(rows.r, rows.aim, rows.tie, t_rule)
@@ -68,6 +69,8 @@ def _top_t(r: Tensor, aim: Tensor, tie: Tensor, t_rule: str | float) -> Tensor:
 def attached(z: Tensor, rows: Rows, t: Tensor, targeted: bool) -> Tensor:
     """CE(c z, aim) per row (negated if targeted), c = t/Delta, with gradient p - e_aim: that of CE divided by c.
 
+    eq:SCE_c_u, eq:SCE_c_u_s, eq:SCE_c_targeted_u and eq:SCE_c_targeted_s, all shifted by the largest logit: the
+    second and the fourth are printed with a shift by the second largest, which overflows at the paper's own t*.
     Without c no gap, however small or large, can over- or underflow, and each row's direction is the same. The
     aim's own weight is minus the sum of the others, so nothing cancels, and the weights sum to 0.
     """

@@ -133,7 +133,7 @@ def analyse(
 
 
 def t_of(row: co.Row, fmt: Format) -> Tensor:
-    """t* of a row in a format: eq:t_star solved, or eq:increase_t_star with the lambda of the format."""
+    """t* of a row in a format: eq:t_star solved, or eq:increase_t_star (eq32) with the lambda of the format."""
     if row.scenario.top:
         return solve_t(row.d[None, 1:])[0]
     return (fmt.lam / row.d[row.j - 1]).clamp(min=1.0)

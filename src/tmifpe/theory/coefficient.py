@@ -120,7 +120,7 @@ def gradient(row: Row, t: Tensor) -> Tensor:
 def delta_sup(coefficient: Tensor | float, fmt: Format) -> Tensor | float:
     """The paper's bound of the relative error, eps_max/|coefficient|, for a unit gradient.
 
-    eq9, eq10, eq21, eq22, eq29, eq30 and eq37 are this with the coefficient of their scenario and pair.
+    eq8, eq9, eq10, eq21, eq22, eq29, eq30 and eq37 are this with the coefficient of their scenario and pair.
     It takes eps_max for an absolute error; in floating point the multiplication by c is a relative one
     (docs/paper.md), so this is the paper's quantity and not a bound that real arithmetic keeps.
     """

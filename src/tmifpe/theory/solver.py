@@ -1,9 +1,9 @@
 """t*: the scale that maximises g(t) = c (1 - p_1) in the scenarios u_u and t_s, for whole batches at once.
 
 With d_i = (z_1 - z_i)/Delta >= 1 over the classes below the top, q = sum exp(-t d_i) and m the mean of d under the
-weights exp(-t d_i), Delta*g = G(t) = t q/(1+q), and eq:t_star read as what it is, an implicit equation, is
-t m(t) = 1 + q(t). A root always exists; it is unique for all logits iff K <= 13; beyond that there may be several,
-and the highest is taken. Works in float32 and float64, on any device, without a loop over rows.
+weights exp(-t d_i), Delta*g = G(t) = t q/(1+q), and eq:t_star (eq:t_star_t_s) read as what it is, an implicit
+equation, is t m(t) = 1 + q(t). A root always exists; it is unique for all logits iff K <= 13; beyond that there may
+be several, and the highest is taken. Works in float32 and float64, on any device, without a loop over rows.
 """
 
 from __future__ import annotations
