@@ -54,10 +54,11 @@ def _root(
 
 
 def _register() -> None:
-    from tmifpe.cli import audit, compare, demo, evaluate, listing, runs
+    from tmifpe.cli import audit, compare, demo, evaluate, listing, runs, table1
 
     app.command("evaluate")(with_options(evaluate.evaluate))
     app.command("compare")(with_options(compare.compare))
+    app.command("table1")(with_options(table1.table1))
     app.command("audit")(with_options(audit.audit))
     app.add_typer(runs.runs)
     app.command("list")(listing.listing)

@@ -1,0 +1,143 @@
+"""tmifpe table1: the paper's Table 1, measured again beside what is printed."""
+
+from __future__ import annotations
+
+__all__ = ["table1"]
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tmifpe.cli.options import StoreOptions
+from tmifpe.core.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """How the table is printed; on a terminal by default."""
+
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False
+    latex: Annotated[bool, typer.Option("--latex", help="Print a LaTeX tabular.")] = False
+
+    def __post_init__(self) -> None:
+        if self.json + self.markdown + self.latex > 1:
+            raise InputError("choose one of --json, --markdown and --latex")
+
+
+def table1(
+    keep: StoreOptions,
+    output: OutputOptions,
+    rows: Annotated[
+        str | None, typer.Option(help="Rows by id, number or words, e.g. mnist-fast,3,'cifar10 trades'; default all.")
+    ] = None,
+    losses: Annotated[
+        str, typer.Option(help="Columns: losses or attacks.")
+    ] = "ce,cw,dlr,gama(momentum=0.75),mifpe,tmifpe",
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N images of each row.")] = None,
+    with_autoattack: Annotated[
+        bool, typer.Option("--with-autoattack", help="Measure the real AutoAttack too (extra autoattack; slow).")
+    ] = False,
+    weights_dir: Annotated[str, typer.Option(help="Where the weights are, by file name or in the zoo's layout.")] = (
+        "models"
+    ),
+    data_dir: Annotated[str, typer.Option(help="Where the data is: DATA_DIR/mnist, DATA_DIR/cifar10, ...")] = "data",
+    seeds: Annotated[str, typer.Option(help="Several seeds, e.g. 0,1,2: mean, spread and union.")] = "0",
+    steps: Annotated[int, typer.Option(min=1, help="Gradient steps; the paper takes 100.")] = 100,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Examples per batch; default by image size.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+) -> None:
+    """Measure the rows of the paper's Table 1 whose weights are at hand, and list what the others need."""
+    from tmifpe.attacks import PGD
+    from tmifpe.cli.console import progress_on_stderr
+    from tmifpe.cli.interrupt import interruptible
+    from tmifpe.cli.sources import seeds_from
+    from tmifpe.core.options import split_list
+    from tmifpe.evaluation.lend import pick_device
+    from tmifpe.evaluation.paper_rows import choose_rows
+    from tmifpe.evaluation.table1 import measure_row
+
+    chosen = choose_rows(split_list(rows) if rows is not None else [])
+    columns = [*split_list(losses), *(["autoattack"] if with_autoattack else [])]
+    columns = _checked(list(dict.fromkeys(columns)), steps)
+    place = str(pick_device(device))
+    options: dict[str, Any] = {"limit": limit, "device": place, "seeds": seeds_from(seeds, 0), "batch_size": batch_size}
+    options |= {"store": keep.folder, "fresh": keep.fresh}
+    folders = Path(weights_dir).expanduser(), Path(data_dir).expanduser()
+    with interruptible(keep.folder) as check, progress_on_stderr("Table 1") as told:
+        options["progress"] = lambda _, step: (check(), told(step))
+        found = [measure_row(row, *folders, columns, PGD(steps=steps), **options).to_json() for row in chosen]
+    _print(found, output, place)
+
+
+def _checked(columns: list[str], steps: int) -> list[str]:
+    """Unknown columns and missing extras are told before any compute, even if no row can be measured."""
+    from tmifpe.attacks import PGD
+    from tmifpe.evaluation.column import column_attack
+
+    for column in columns:
+        column_attack(column, PGD(steps=steps))
+    return columns
+
+
+def _print(rows: list[dict[str, Any]], output: OutputOptions, device: str) -> None:
+    from rich.console import Console
+
+    from tmifpe.cli.console import print_json
+    from tmifpe.cli.provenance import provenance
+    from tmifpe.report import table1 as report
+
+    if output.json:
+        print_json(provenance(device) | {"rows": rows})
+    elif output.markdown or output.latex:
+        typer.echo(report.markdown(rows) if output.markdown else report.latex(rows), nl=False)
+    else:
+        _show(rows, Console())
+
+
+def _show(rows: list[dict[str, Any]], console: Console) -> None:
+    from tmifpe.report import table1 as report
+
+    for row in rows:
+        if row["status"] == "measured":
+            console.print(_table(row))
+            for said in (*row["remarks"], report.significance(row)):
+                console.print(said, markup=False, highlight=False)
+            console.print()
+    missing = [row for row in rows if row["status"] == "missing"]
+    if missing:
+        console.print(f"{len(missing)} of {len(rows)} rows were not measured; they need:", highlight=False)
+    for row in missing:
+        console.print(f"  {report.heading(row)} [{row['id']}]", markup=False, highlight=False)
+        console.print(f"      {row['needs']}", style="dim", markup=False, highlight=False)
+
+
+def _table(row: dict[str, Any]) -> Any:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from tmifpe.report import table1 as report
+
+    many = len(row["seeds"]) > 1
+    clean = row["clean"]
+    title = f"{report.heading(row)}: {row['n']} images, clean {clean['measured']:.2f} (printed {clean['printed']:.2f})"
+    table = Table(title=escape(title), title_justify="left")
+    for head in ["column", "measured", "printed", "diff", "95 %", *(["min–max", "union"] if many else []), "s"]:
+        table.add_column(head, justify="left" if head == "column" else "right", no_wrap=head != "column")
+    best = min(column["measured"] for column in row["columns"].values())
+    for name, column in row["columns"].items():
+        printed = (
+            ["", ""] if column["printed"] is None else [f"{column['printed']:.2f}", f"{column['difference']:+.2f}"]
+        )
+        low, high = column["interval"]
+        cells = [escape(name), f"{column['measured']:.2f}", *printed, f"{low:.2f}–{high:.2f}"]
+        if many:
+            cells += [f"{column['min']:.2f}–{column['max']:.2f}", f"{column['worst_case']:.2f}"]
+        cells.append(f"{sum(column['seconds']):.0f}")
+        table.add_row(*cells, style="bold" if column["measured"] == best else "")
+    return table

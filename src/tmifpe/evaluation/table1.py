@@ -1,0 +1,158 @@
+"""The paper's Table 1, measured again: every row whose weights are at hand, beside what is printed."""
+
+from __future__ import annotations
+
+__all__ = ["COLUMNS", "MeasuredRow", "measure_row", "printed_value"]
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tmifpe.attacks import PGD
+from tmifpe.core.options import parse
+from tmifpe.core.types import Threat
+from tmifpe.evaluation.compare import Comparison, compare
+from tmifpe.evaluation.intervals import wilson
+from tmifpe.evaluation.paper_rows import Missing, Row, load_row
+from tmifpe.evaluation.result import Progress
+
+COLUMNS = ("ce", "cw", "dlr", "gama(momentum=0.75)", "mifpe", "tmifpe")
+
+
+@dataclass(frozen=True)
+class MeasuredRow:
+    """A row as printed, and as measured where it could be; `needs` says what is missing otherwise."""
+
+    row: Row
+    comparison: Comparison | None = None
+    needs: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; accuracies, intervals and differences in percent, as the paper prints them."""
+        row = self.row
+        plain: dict[str, Any] = {
+            "id": row.id,
+            "number": row.number,
+            "dataset": row.dataset,
+            "norm": row.norm,
+            "eps": row.eps,
+            "defense": row.defense,
+            "architecture": row.architecture,
+            "status": "missing" if self.comparison is None else "measured",
+            "needs": self.needs,
+            "note": row.note,
+            "printed": row.printed,
+        }
+        if self.comparison is None:
+            return plain
+        first = next(iter(self.comparison.results.values()))[0]
+        return plain | {
+            "n": first.n,
+            "model": first.spec.model,
+            "data": first.spec.data,
+            "seeds": list(self.comparison.seeds),
+            "clean": _beside(self.comparison.clean_accuracy, row.printed["clean"]),
+            "columns": {name: self._column(self.comparison, name) for name in self.comparison.results},
+            "spread": None if self.comparison.spread is None else _percent(self.comparison.spread),
+            "pairs": [vars(pair) | {"differs": pair.differs} for pair in self.comparison.pairs()],
+            "remarks": self.remarks(),
+        }
+
+    def remarks(self) -> list[str]:
+        """What a reader of the row must know: other weights, a spread wider than the paper's differences, flags."""
+        if self.comparison is None:
+            return []
+        found = [_other_weights(self.row, self.comparison), _below_spread(self.row, self.comparison)]
+        for name, runs in self.comparison.results.items():
+            flags = dict.fromkeys(flag.name for run in runs for flag in run.flags)
+            found.append(f"Flags at {name}: {', '.join(flags)}." if flags else "")
+        return [remark for remark in found if remark]
+
+    def _column(self, comparison: Comparison, name: str) -> dict[str, Any]:
+        runs = comparison.results[name]
+        values = comparison.accuracies(name)
+        return _beside(comparison.mean(name), printed_value(self.row, name)) | {
+            "interval": [_percent(bound) for bound in runs[0].interval],
+            "values": [_percent(value) for value in values],
+            "min": _percent(min(values)),
+            "max": _percent(max(values)),
+            "worst_case": _percent(comparison.worst_case(name)),
+            "seconds": [run.seconds for run in runs],
+            "forwards": runs[0].tally.forwards,
+            "backwards": runs[0].tally.backwards,
+            "attack": runs[0].spec.attacks[0],
+            "flags": [flag.name for flag in runs[0].flags],
+        }
+
+
+def measure_row(
+    row: Row,
+    weights_dir: Path,
+    data_dir: Path,
+    columns: Sequence[str] = COLUMNS,
+    attack: PGD = PGD(),  # noqa: B008 - frozen
+    *,
+    limit: int | None = None,
+    device: str = "cpu",
+    progress: Callable[[str, Progress], None] = lambda column, step: None,
+    **options: Any,
+) -> MeasuredRow:
+    """One row under every column. `options` are those of `compare`: seeds, store, batch_size and the rest.
+
+    Weights are looked for in `weights_dir` by file name or in the layout of RobustBench's zoo, or as an export
+    named after the row; data in `data_dir/<dataset>`.
+    """
+    try:
+        classifier, data = load_row(row, weights_dir, data_dir, limit, device)
+    except Missing as missing:
+        return MeasuredRow(row, needs=str(missing))
+    threat = Threat(row.norm, row.eps)  # pyright: ignore[reportArgumentType]
+    result = compare(classifier, data, threat, columns, attack, device=device, progress=progress, **options)
+    return MeasuredRow(row, result)
+
+
+def printed_value(row: Row, column: str) -> float | None:
+    """What the paper prints for a column: for a loss as it stands, and for GAMA-PGD in any form."""
+    name, options = parse(column)
+    return row.printed.get(name) if not options or name in ("gama", "autoattack") else None
+
+
+def _beside(measured: float, printed: float | None) -> dict[str, float | None]:
+    value = _percent(measured)
+    return {"measured": value, "printed": printed, "difference": None if printed is None else round(value - printed, 4)}
+
+
+def _percent(fraction: float) -> float:
+    return round(100 * fraction, 4)
+
+
+def _other_weights(row: Row, comparison: Comparison) -> str:
+    first = next(iter(comparison.results.values()))[0]
+    low, high = wilson(int(first.outcomes.correct.sum()), len(first.outcomes), confidence=0.99)
+    printed = row.printed["clean"]
+    if 100 * low <= printed <= 100 * high:
+        return ""
+    return (
+        f"The clean accuracy is {100 * comparison.clean_accuracy:.2f} where the paper prints {printed}: "
+        "these may be other weights or other images."
+    )
+
+
+def _below_spread(row: Row, comparison: Comparison) -> str:
+    """The paper's differences against what the seed alone does."""
+    if comparison.spread is None:
+        return ""
+    named = {parse(name)[0]: printed_value(row, name) for name in comparison.results}
+    losses = {name: value for name, value in named.items() if value is not None and name != "autoattack"}
+    gaps = [abs(a - b) for a, b in itertools.combinations(losses.values(), 2)]
+    spread = 100 * comparison.spread
+    below = sum(gap <= spread for gap in gaps)
+    if not below:
+        return ""
+    return (
+        f"The seed alone moves one loss by up to {spread:.2f} points (seeds {', '.join(map(str, comparison.seeds))}); "
+        f"{below} of the {len(gaps)} differences that the paper prints between two losses, at one seed, are not larger "
+        "than that and do not say which loss is stronger."
+    )
