@@ -19,7 +19,9 @@ def evaluate(
     attack: AttackOptions,
     keep: StoreOptions,
     trust: TrustOptions,
-    loss: Annotated[str, typer.Option(help="The loss, e.g. tmifpe, ce, 'mifpe(T=10)'.")] = "tmifpe",
+    loss: Annotated[
+        str, typer.Option(help="The loss, e.g. tmifpe, ce, 'mifpe(T=10)'; or an attack: gama, autoattack.")
+    ] = "tmifpe",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
     save_adv: Annotated[
         str | None, typer.Option(help="Write the adversarial examples to this safetensors file.")
@@ -36,12 +38,13 @@ def evaluate(
     from tmifpe.cli import console, sources
     from tmifpe.cli.interrupt import interruptible
     from tmifpe.core.errors import InputError
+    from tmifpe.evaluation.column import column_attack
 
     if trust.strict and not trust.checks:
         raise InputError("--strict looks at flags, and --no-checks raises none; leave one of them out")
     if fail_below is not None and not 0 <= fail_below <= 1:
         raise InputError(f"--fail-below is a fraction in [0, 1], got {fail_below}")
-    threat, chosen = sources.threat_from(attack), sources.attack_from(attack, loss)
+    threat, chosen = sources.threat_from(attack), column_attack(loss, sources.attack_from(attack, "tmifpe"))
     classifier, data, device = sources.load_sources(source)
     options: dict[str, Any] = sources.request_from(attack, data)
     options |= {"device": device, "keep_adv": save_adv is not None, "store": keep.folder, "fresh": keep.fresh}
