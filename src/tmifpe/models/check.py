@@ -43,10 +43,10 @@ def count_classes(model: Model, shape: tuple[int, ...], name: str) -> int:
     """K, from one look at two grey images; changes no random state and keeps no graph."""
     example = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     dtype = example.dtype if example is not None and example.dtype.is_floating_point else torch.float32
-    x = torch.full((2, *shape), 0.5, dtype=dtype, device=None if example is None else example.device)
+    device = None if example is None else example.device
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            logits = model(x)
+            logits = model(torch.full((2, *shape), 0.5, dtype=dtype, device=device))
     except InputError:
         raise
     except Exception as error:  # any network may fail in any way on a shape it was not made for

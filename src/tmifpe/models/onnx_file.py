@@ -14,6 +14,7 @@ from tmifpe.core.errors import InputError
 from tmifpe.core.hashing import hash_file
 from tmifpe.core.torchvision_repair import import_extra
 from tmifpe.models.fixed_batch import FixedBatch
+from tmifpe.models.onnx_screen import check_external, plain_names
 from tmifpe.models.source import Asked, Loaded, existing, own_weights_only
 
 
@@ -26,6 +27,8 @@ def onnx_file(asked: Asked) -> Loaded:
     model = _read(onnx, path)
     shape = _image_shape(model, path)
     notes: list[str] = []
+    if not model.graph.node:
+        raise InputError(f"{path} is an empty graph")
     if model.graph.node[-1].op_type in ("Softmax", "LogSoftmax"):
         notes.append(f"{path.name} ends in {model.graph.node[-1].op_type}: it gives probabilities, not logits")
     module = _convert(onnx2torch, model, path)
@@ -47,7 +50,7 @@ def _lift(
         return None
     try:
         free = _convert(onnx2torch, free_batch(onnx, model), Path())
-    except InputError:
+    except Exception:  # a graph that is odd enough to be rewritten wrongly runs as it was written
         return None
     return free if _agree(free, tied, (tied.batch + 2, *shape)) else None
 
@@ -82,8 +85,12 @@ def free_batch(onnx: Any, model: Any) -> Any:
 
 def _read(onnx: Any, path: Path) -> Any:
     try:
-        model = onnx.load(str(path))
+        model = onnx.load(str(path), load_external_data=False)
+        if check_external(model, path):
+            onnx.load_external_data_for_model(model, str(path.parent))
         onnx.checker.check_model(model)
+    except InputError:
+        raise
     except Exception as error:  # protobuf, checker and file errors have no common base
         raise InputError(f"{path} is not a readable ONNX file: {_first_line(error)}") from error
     images, outputs = _inputs(model), model.graph.output
@@ -96,7 +103,7 @@ def _convert(onnx2torch: Any, model: Any, path: Path) -> nn.Module:
     copy = type(model)()
     copy.CopyFrom(model)  # onnx2torch edits what it is given
     try:
-        return onnx2torch.convert(copy).eval()
+        return onnx2torch.convert(plain_names(copy)).eval()
     except Exception as error:  # an operator it does not know, or a graph it cannot follow
         raise InputError(f"onnx2torch cannot convert {path}: {_first_line(error)}") from error
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tmifpe.core.errors import InputError
 from tmifpe.core.hashing import hash_file
+from tmifpe.models.archive import packed
 from tmifpe.models.fixed_batch import FixedBatch
 from tmifpe.models.pt2_screen import screen
 from tmifpe.models.source import Asked, Loaded, existing, own_weights_only
@@ -36,9 +37,9 @@ def pt2(asked: Asked) -> Loaded:
     """An exported program. Exported for one batch size, it is run on pieces of that size."""
     own_weights_only(asked)
     path = existing(asked.where, "an exported model")
-    screen(path)
+    entries = screen(path)
     try:
-        program = torch.export.load(str(path))
+        program = torch.export.load(packed(entries))
         module: nn.Module = Exported(program.module())
     except Exception as error:  # a damaged or foreign archive can fail anywhere inside torch
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -40,11 +40,11 @@ Source: TypeAlias = Callable[[Asked], Loaded]
 
 def existing(where: str, what: str) -> Path:
     """The file a user named, if it is there."""
-    path = Path(where).expanduser()
     try:
+        path = Path(where).expanduser()
         if path.is_file():
             return path
-    except (OSError, ValueError):  # a name too long, or with a null byte
+    except (OSError, ValueError, RuntimeError):  # a name too long, with a null byte, or of a user who is not there
         pass
     raise InputError(f"no such file: {where} ({what})")
 

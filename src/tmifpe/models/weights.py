@@ -13,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from tmifpe.core.errors import InputError
+from tmifpe.models.archive import check_unpacked
 from tmifpe.models.source import existing
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.")
+_SAFE_TORCH = "2.6"  # torch.__version__ compares as versions do
 
 
 def load_weights(module: nn.Module, path: str | Path, name: str) -> None:
@@ -38,7 +40,10 @@ def load_weights(module: nn.Module, path: str | Path, name: str) -> None:
     ]
     if problems:
         raise InputError(f"the weights {path} do not fit {name}: {'; '.join(problems)}")
-    module.load_state_dict(state, strict=False)
+    try:
+        module.load_state_dict(state, strict=False)
+    except Exception as error:  # say, sparse, quantised or meta tensors of the right shape
+        raise InputError(f"the weights {path} do not fit {name}: {_reason(error)}") from error
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
@@ -76,11 +81,17 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
 
     try:
         return load_file(file)
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{file} is a damaged safetensors file: {error}") from error
 
 
 def _read_torch(file: Path) -> Any:
+    if torch.__version__ < _SAFE_TORCH:
+        raise InputError(
+            f"{file} is not read: before torch {_SAFE_TORCH} even weights_only could run code out of such a file "
+            "(CVE-2025-32434); upgrade torch or use safetensors"
+        )
+    check_unpacked(file, file.stat().st_size, str(file))
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
