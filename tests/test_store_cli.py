@@ -1,0 +1,289 @@
+"""The store at the command line: runs, exports, JUnit, Ctrl-C, and the helper for tests."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+import tmifpe
+from tests.stores import CLI, SHARD, THREAT, Killed, N, ask, command, environment, killed_after, same
+from tmifpe.cli import app
+from tmifpe.core.errors import InputError
+from tmifpe.evaluation.outcomes import Outcomes
+from tmifpe.evaluation.store import Store
+from tmifpe.evaluation.store.export import robustbench_file
+from tmifpe.report.junit import junit_xml
+from tmifpe.testing import assert_robust
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("TMIFPE_STORE", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+def call(*words: str, code: int = 0):
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == code, (result.output, result.stderr, result.exception)
+    return result
+
+
+def told(*words: str):
+    return json.loads(call(*words, "--json").stdout)
+
+
+def test_evaluate_stores_by_default_and_says_what_it_resumed(store):
+    first, again = told(*CLI), told(*CLI)
+    assert (first["resumed"], again["resumed"]) == (0, N)
+    assert first["robust_accuracy"] == again["robust_accuracy"]
+    assert told(*CLI, "--fresh")["resumed"] == 0
+    assert same(ask(store), ask()), "the library and the command line ask the same question"
+
+
+def test_no_store_leaves_nothing_behind(store):
+    told(*CLI, "--no-store")
+    assert not store.exists()
+
+
+def test_store_option_beats_the_environment(tmp_path, store):
+    told(*CLI, "--store", tmp_path / "other")
+    assert (tmp_path / "other").is_dir()
+    assert not store.exists()
+
+
+def test_compare_stores(store):
+    words = ["compare", "digits-robust", "--limit", "8", "--steps", "2", "--losses", "ce,tmifpe"]
+    told(*words)
+    assert {row["resumed"] for row in told(*words)["losses"].values()} == {8}
+    assert len(Store(store).runs()) == 2
+
+
+def test_runs_list_and_show(store):
+    assert told("runs", "list") == {"runs": []}
+    assert "no runs" in call("runs", "list").stderr
+    found = told(*CLI)
+    with pytest.raises(Killed):
+        ask(store, seed=1, progress=killed_after(20))
+    one, two = told("runs", "list")["runs"]
+    assert (one["run"], one["done"], one["robust_accuracy"]) == (found["key"], N, found["robust_accuracy"])
+    assert (two["done"], two["finished"], two["robust_accuracy"]) == (16, None, None)
+    shown = told("runs", "show", found["key"][:6])
+    assert shown["result"] == found
+    assert shown["spec"]["seed"] == 0
+    assert shown["sessions"][0]["versions"]["torch"] == torch.__version__
+    assert found["key"][:8] in call("runs", "list").stdout
+    assert "Not finished: 16 of 48" in call("runs", "show", two["run"]).stdout
+
+
+def test_superseded_runs_have_names(store):
+    ask(store)
+    ask(store, fresh=True)
+    (current,) = told("runs", "list")["runs"]
+    old, new = told("runs", "list", "--all")["runs"]
+    assert new == current
+    assert old["run"] == f"{current['key']}.1"
+    call("runs", "rm", old["run"])
+    assert told("runs", "list", "--all")["runs"] == [current]
+    assert told("runs", "show", f"{current['key']}.2")["run"] == current["run"]
+
+
+def test_runs_compare(store):
+    ask(store, attack=tmifpe.PGD(loss="ce", steps=1, random_start=False))
+    ask(store, attack=tmifpe.PGD(steps=30))
+    weak, strong = (run.key for run in Store(store).runs())
+    found = told("runs", "compare", weak, strong)
+    assert found["only_first"] == 0
+    assert found["only_second"] == len(found["indices"]) > 0
+    assert "McNemar" in call("runs", "compare", weak, strong).stdout
+    ask(store, limit=8)
+    other = Store(store).runs()[-1].key
+    assert "not on the same examples" in call("runs", "compare", weak, other, code=2).stderr
+
+
+def test_runs_rm(store):
+    ask(store)
+    ask(store, seed=1)
+    first, second = (run.key for run in Store(store).runs())
+    call("runs", "rm", first, "ffff", code=2)
+    assert len(Store(store).runs()) == 2, "a wrong name removes nothing"
+    call("runs", "rm", first)
+    assert [run.key for run in Store(store).runs()] == [second]
+    assert [folder.name for folder in (store / "adv").iterdir()] == [f"{second}-1"]
+    assert ask(store).resumed == 0
+
+
+@pytest.mark.parametrize("name", ["../etc", "zz", "abc", "0000", "x" * 100, "", "0000.0", "%"])
+def test_unknown_names_give_a_sentence(store, name):
+    ask(store)
+    for verb in ("show", "rm", "export"):
+        assert "Traceback" not in call("runs", verb, name, code=2).stderr
+
+
+def test_export_formats(store, tmp_path):
+    result = ask(store)
+    key = result.spec.key()
+    rows = list(csv.DictReader(io.StringIO(call("runs", "export", key).stdout)))
+    assert [int(row["index"]) for row in rows] == result.outcomes.index.tolist()
+    assert [float(row["margin"]) for row in rows] == result.outcomes.margin.tolist()
+    plain = json.loads(call("runs", "export", key, "--format", "json").stdout)
+    assert [row["fooled"] for row in plain["outcomes"]] == result.outcomes.fooled.tolist()
+    assert plain["run"]["key"] == key
+    assert "parquett" in call("runs", "export", key, "--format", "parquett", code=2).stderr
+    assert "--output" in call("runs", "export", key, "--format", "parquet", code=2).stderr
+    parquet = pytest.importorskip("pyarrow.parquet")
+    call("runs", "export", key, "--format", "parquet", "--output", tmp_path / "rows.parquet")
+    table = parquet.read_table(tmp_path / "rows.parquet")
+    assert table.column_names == Outcomes.columns()
+    assert np.array_equal(table["steps_used"].to_numpy(), result.outcomes.steps_used)
+
+
+def test_exported_adversarial_examples_are_those_of_save_adv(store, tmp_path):
+    call(*CLI, "--save-adv", tmp_path / "a.safetensors")
+    call("runs", "export", Store(store).runs()[0].key, "--adv", tmp_path / "b.safetensors")
+    one, two = load_file(tmp_path / "a.safetensors"), load_file(tmp_path / "b.safetensors")
+    assert set(one) == set(two) == {"adv", "labels", "indices", "fooled"}
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert "cannot write" in call(*CLI, "--save-adv", tmp_path / "no" / "a.safetensors", code=2).stderr
+
+
+def test_export_for_robustbench(store, tmp_path):
+    model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits")
+    x, labels = data.fetch(range(N))
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(0)).tolist()
+    result = tmifpe.evaluate(
+        model, (x, labels), THREAT, tmifpe.PGD(steps=6), indices=order, shard_size=SHARD, store=store, checks=False
+    )
+    call("runs", "export", result.spec.key(), "--robustbench", tmp_path / "adv.pt")
+    images = torch.load(tmp_path / "adv.pt", weights_only=True)
+    assert images.shape == x.shape
+    broken = torch.zeros(N, dtype=torch.bool)
+    broken[torch.from_numpy(result.outcomes.index)] = torch.from_numpy(result.outcomes.fooled)
+    assert torch.equal(images[~broken], x[~broken]), "the clean image where it is robust, in the order of the test set"
+    assert bool((images[broken] != x[broken]).flatten(1).any(dim=1).all())
+    assert float((images - x).abs().max()) <= THREAT.eps + 1e-6
+    with torch.no_grad():
+        right = model.module(images).argmax(dim=1) == labels
+    assert int(right.sum()) == result.robust
+
+
+def test_robustbench_wants_the_whole_test_set(store):
+    with pytest.raises(Killed):
+        ask(store, limit=None, shard_size=100, progress=killed_after(250))
+    ask(store)
+    ask(store, targets="second", limit=None, shard_size=500, attack=tmifpe.PGD(steps=1))
+    unfinished, part, targeted = Store(store).runs()
+    for run, said in ((unfinished, "not finished: 200 of 500"), (part, "48 of the 500"), (targeted, "targeted")):
+        with pytest.raises(InputError, match=said):
+            robustbench_file(Store(store), run)
+
+
+def test_junit(tmp_path, store):
+    report = tmp_path / "report.xml"
+    call(*CLI, "--junit", report, "--fail-below", "0.99", code=1)
+    suite = ET.parse(report).getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
+    failure = suite.find("testcase/failure")
+    assert "at least 99.00% is required" in failure.get("message")
+    assert "broken, as index (label -> prediction)" in failure.text
+    call(*CLI, "--junit", report, "--fail-below", "0.01")
+    suite = ET.parse(report).getroot()
+    assert suite.get("failures") == "0"
+    assert suite.find("testcase/failure") is None
+
+
+def test_junit_escapes_what_xml_cannot_say():
+    result = ask()
+    name = "<script>&\"'\x00\x1b[31m\ud800\uffff]]>"
+    named = replace(result, spec=replace(result.spec, model=name))
+    case = ET.fromstring(junit_xml(named, 1.0).encode()).find("testcase")
+    assert case.get("classname") == "tmifpe." + "<script>&\"'\ufffd\ufffd[31m\ufffd\ufffd]]>"
+
+
+def test_assert_robust():
+    model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=N)
+    options = {"attack": tmifpe.PGD(steps=6), "checks": False}
+    result = assert_robust(model, data, THREAT, at_least=0.1, **options)
+    broken = [row for row in result.outcomes if row.fooled]
+    assert broken
+    with pytest.raises(AssertionError) as error:
+        assert_robust(model, data, THREAT, at_least=0.99, **options)
+    text = str(error.value)
+    assert text.startswith(f"robust accuracy {result.robust_accuracy:.2%} ({result.robust} of {N}); at least 99.00%")
+    for row in broken[:20]:
+        assert f"{row.index} ({row.label} -> {row.adv_pred})" in text
+    with pytest.raises(InputError, match="fraction"):
+        assert_robust(model, data, THREAT, at_least=40, **options)
+
+
+def begun(store, process, shards: int = 1) -> None:
+    """Wait until a run in another process has stored some shards."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until and process.poll() is None:
+        if len(list(store.glob("adv/*/*.safetensors"))) >= shards:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"nothing was stored; {process.communicate() if process.poll() is not None else 'too slow'}")
+
+
+LONG = [*CLI, "--steps", "300", "--fresh", "--json"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_once(store, number, code):
+    process = subprocess.Popen(
+        command(*LONG), env=environment(store), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    begun(store, process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert out == ""
+    assert "Traceback" not in err
+    assert f"finished shards are stored in {store}. Resume with:" in err
+    resume = err.strip().splitlines()[-1].strip()
+    assert resume == "tmifpe " + " ".join(word for word in LONG if word != "--fresh")
+    (run,) = Store(store).runs()
+    assert 0 < run.done < N
+
+
+def test_interrupted_twice_stops_at_once(store, tmp_path):
+    factory = tmp_path / "slow.py"
+    factory.write_text(
+        "import time, torch\n"
+        "class Slow(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        open(r'%s', 'w').close()\n"
+        "        time.sleep(300)\n"
+        "def make():\n"
+        "    return Slow()\n" % (tmp_path / "asked"),
+        encoding="utf-8",
+    )
+    words = ["evaluate", f"{factory}:make", "--limit", "4", "--no-checks", "--batch-size", "4", "--shard-size", "4"]
+    process = subprocess.Popen(command(*words), env=environment(store), stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 120
+    while not (tmp_path / "asked").exists():
+        assert time.monotonic() < until
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    assert process.poll() is None, "the first one waits for the step"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "Resume with" in err
