@@ -27,7 +27,7 @@ def digest(parts: Iterable[str | bytes | Tensor]) -> str:
         if isinstance(part, Tensor):
             head, body = f"{part.dtype}{tuple(part.shape)}", _raw(part)
         else:
-            head, body = type(part).__name__, part.encode() if isinstance(part, str) else part
+            head, body = type(part).__name__, part.encode(errors="surrogatepass") if isinstance(part, str) else part
         sha.update(f"{head}:{len(body)}:".encode())
         sha.update(body)
     return sha.hexdigest()[:_SHORT]

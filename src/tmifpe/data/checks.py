@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["MAX_BYTES", "as_images", "check_images", "check_labels", "check_size", "existing"]
+__all__ = ["MAX_BYTES", "as_images", "check_images", "check_labels", "check_size", "existing", "read_bytes"]
 
 from math import isfinite, prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from tmifpe.core.errors import InputError
 
 MAX_BYTES = 8 << 30
 """The most that one array of a file may declare: 8 GiB. Larger sets belong in a folder, which is read lazily."""
+
+
+_PIXELS = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def check_size(what: str, shape: tuple[int, ...], itemsize: int) -> int:
@@ -28,6 +31,14 @@ def check_size(what: str, shape: tuple[int, ...], itemsize: int) -> int:
     return size
 
 
+def read_bytes(file: IO[bytes], size: int) -> bytearray:
+    """At most `size` bytes, in pieces: Python allocates what it is asked to read before it finds that it is not there."""
+    content = bytearray()
+    while len(content) < size and (piece := file.read(min(size - len(content), 1 << 20))):
+        content += piece
+    return content
+
+
 def as_images(images: Any, what: str) -> Tensor:
     """Any array of images as a tensor (n, ...), detached: uint8 (0 … 255) or floating, at least 2-D, not empty."""
     tensor = _tensor(images, f"the images of {what}")
@@ -35,7 +46,7 @@ def as_images(images: Any, what: str) -> Tensor:
         raise InputError(f"the images of {what} must have shape (n, C, H, W), got {tuple(tensor.shape)}")
     if tensor.numel() == 0:
         raise InputError(f"{what} is empty (images of shape {tuple(tensor.shape)}); nothing to evaluate")
-    if tensor.dtype != torch.uint8 and not tensor.dtype.is_floating_point:
+    if tensor.dtype not in _PIXELS:
         raise InputError(
             f"the images of {what} are {_word(tensor.dtype)}; give uint8 in 0 … 255 or floating numbers in [0, 1]"
         )
@@ -84,18 +95,19 @@ def existing(where: str, source: str, *, folder: bool) -> Path:
     kind = "folder" if folder else "file"
     if not where:
         raise InputError(f"{source} needs a {kind}: write {source}:{'DIR' if folder else 'FILE'}")
-    path = Path(where).expanduser()
     try:
-        found = path.is_dir() if folder else path.is_file()
-    except (OSError, ValueError):  # a name too long, or with a null byte
-        found = False
-    if not found:
-        raise InputError(f"no such {kind}: {where} (from {source}:{where})")
-    return path
+        path = Path(where).expanduser()
+        if path.is_dir() if folder else path.is_file():
+            return path
+    except (OSError, ValueError, RuntimeError):  # a name too long, with a null byte, or of a user who is not there
+        pass
+    raise InputError(f"no such {kind}: {where} (from {source}:{where})")
 
 
 def _tensor(array: Any, what: str) -> Tensor:
     if isinstance(array, Tensor):
+        if array.layout is not torch.strided or array.is_meta or array.is_quantized or array.is_nested:
+            raise InputError(f"{what} must be an ordinary tensor that holds its values: dense, not meta or quantised")
         return array.detach()
     try:
         values = np.asarray(array)

@@ -39,12 +39,13 @@ def read_batch(path: Path, labels: str) -> tuple[np.ndarray, Any]:
     except Exception as error:  # a damaged pickle can fail in any way; a hostile one fails in find_class
         raise InputError(f"{path} is not a CIFAR batch: {error}") from error
     named = {_text(key): value for key, value in batch.items()} if isinstance(batch, dict) else {}
-    images = named.get("data")
-    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != 3072:
+    images = _array(named.get("data"))
+    if images is None or images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != 3072:
         raise InputError(f"{path} is not a CIFAR batch: it has no array 'data' of shape (n, 3072) in uint8")
     if labels not in named:
         raise InputError(f"{path} has no {labels!r}; is it a batch of the other CIFAR?")
-    return images.reshape(-1, 3, 32, 32), named[labels]
+    numbers = named[labels]
+    return images.reshape(-1, 3, 32, 32), _array(numbers) if isinstance(numbers, _Array) else numbers
 
 
 def _load(where: str, source: str, usual: tuple[str, str], labels: str, classes: int) -> Data:
@@ -63,24 +64,64 @@ def _load(where: str, source: str, usual: tuple[str, str], labels: str, classes:
     )
 
 
-class _Reader(pickle.Unpickler):
-    """Numbers, text, bytes, lists, dicts and numpy arrays; every other name in the pickle is refused, unimported."""
+class _Reader(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage]
+    """Numbers, text, bytes, lists, dicts and arrays; every other name in the pickle is refused, unimported.
 
-    def find_class(self, module_name: str, global_name: str, /) -> Any:
-        known = _KNOWN.get((module_name.replace("numpy._core", "numpy.core"), global_name))
+    Python's own unpickler, not the C one, which allocates whatever size a file states. And no object of numpy is made
+    while reading: the state of a dtype is taken at its word, and a false one makes numpy follow pointers that are
+    bytes of the file.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        known = _KNOWN.get((module.replace("numpy._core", "numpy.core"), name))
         if known is None:
-            raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}, which is refused")
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is refused")
         return known
 
 
-def _empty_array(*_: Any) -> np.ndarray:
-    """numpy's _reconstruct without its sizes: the true shape and bytes come after, and must agree."""
-    return np.empty((0,), np.uint8)
+class _Dtype:
+    """What a file says of a dtype: its name, and from its state the byte order."""
+
+    def __init__(self, name: str = "", *_: Any) -> None:
+        self.name: Any = name
+        self.order: Any = "<"
+
+    def __setstate__(self, state: Any) -> None:
+        self.order = state[1]
 
 
-def _from_buffer(buffer: bytes, dtype: np.dtype, shape: tuple[int, ...], order: str = "C") -> np.ndarray:
-    """How numpy writes arrays in protocol 5; the bytes are in the file, so nothing larger is made."""
-    return np.frombuffer(buffer, dtype).reshape(shape, order="F" if order == "F" else "C")
+class _Array:
+    """What a file says of an array."""
+
+    def __init__(self, *_: Any) -> None:
+        self.shape: Any = ()
+        self.dtype: Any = _Dtype()
+        self.order: Any = "C"
+        self.content: Any = b""
+
+    def __setstate__(self, state: Any) -> None:
+        _, self.shape, self.dtype, fortran, self.content = state
+        self.order = "F" if fortran else "C"
+
+
+def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any = "C") -> _Array:
+    """How numpy writes arrays in protocol 5."""
+    made = _Array()
+    made.content, made.dtype, made.shape, made.order = content, dtype, shape, order
+    return made
+
+
+def _array(found: Any) -> np.ndarray | None:
+    """The array that was described, if it is one of whole numbers and its bytes are all there."""
+    if not isinstance(found, _Array) or not isinstance(found.content, str | bytes | bytearray):
+        return None
+    try:
+        # Python 2 wrote bytes as text.
+        content = found.content.encode("latin1") if isinstance(found.content, str) else found.content
+        dtype = _WHOLE[found.dtype.name].newbyteorder(">" if found.dtype.order == ">" else "<")
+        return np.frombuffer(content, dtype).reshape(found.shape, order="F" if found.order == "F" else "C")
+    except Exception:  # every part of the description may be anything
+        return None
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
@@ -90,11 +131,17 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
     return text.encode("latin1")
 
 
+_WHOLE = {
+    f"{order}{kind}{size}": np.dtype(f"{kind}{size}")
+    for order in ("", "|", "<")
+    for kind in "iu"
+    for size in (1, 2, 4, 8)
+}
 _KNOWN: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
     ("numpy.core.numeric", "_frombuffer"): _from_buffer,
     ("numpy", "ndarray"): "ndarray",  # only ever named as _reconstruct's argument; a text cannot be called
-    ("numpy", "dtype"): np.dtype,
+    ("numpy", "dtype"): _Dtype,
     ("_codecs", "encode"): _encode,
 }
 

@@ -20,6 +20,7 @@ from tmifpe.data.arrays import LazyData
 from tmifpe.data.checks import existing
 from tmifpe.data.wrap import as_image
 
+_LONGEST = 256  # times the shorter side: a thin line of a few bytes would be resized to gigabytes
 _SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
 
@@ -98,7 +99,7 @@ def _read(path: Path, transform: Callable[[Any], Any]) -> Tensor:
     try:
         with Image.open(path) as image:
             return as_image(transform(image))
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+    except Exception as error:  # a damaged picture can fail anywhere inside Pillow
         raise InputError(f"cannot read the image {path}: {error}") from error
 
 
@@ -114,6 +115,8 @@ def _resize_and_crop(image: Any, *, bicubic: bool, short: int = 256, crop: int =
     picture = image.convert("RGB")
     width, height = picture.size
     size = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
+    if max(size) > _LONGEST * short:
+        raise InputError(f"it is {width}x{height}: too narrow to be resized")
     picture = picture.resize(size, Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR)
     left, top = round((size[0] - crop) / 2), round((size[1] - crop) / 2)
     return picture.crop((left, top, left + crop, top + crop))

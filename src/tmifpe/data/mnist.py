@@ -6,7 +6,6 @@ __all__ = ["fashion_mnist", "mnist", "read_idx"]
 
 import gzip
 import struct
-import zlib
 from pathlib import Path
 from typing import IO, cast
 
@@ -15,7 +14,7 @@ import numpy as np
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Data
 from tmifpe.data.arrays import ArrayData
-from tmifpe.data.checks import check_size, existing
+from tmifpe.data.checks import check_size, existing, read_bytes
 
 _UINT8 = 0x08
 
@@ -35,7 +34,9 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             return _read_stream(cast("IO[bytes]", file), path, ndim)
-    except (OSError, EOFError, zlib.error) as error:
+    except InputError:
+        raise
+    except Exception as error:  # a damaged gz can fail in any way
         raise InputError(f"cannot read {path}: {error}") from error
 
 
@@ -45,7 +46,7 @@ def _read_stream(file: IO[bytes], path: Path, ndim: int) -> np.ndarray:
         raise InputError(f"{path} is not an idx file of {ndim}-dimensional bytes (magic {head[:4].hex() or 'missing'})")
     shape = struct.unpack(f">{ndim}I", head[4:])
     size = check_size(str(path), shape, 1)
-    content = file.read(size + 1)  # never more than declared, whatever a gz would expand to
+    content = read_bytes(file, size + 1)  # never more than declared, whatever a gz would expand to
     if len(content) != size:
         relation = "more than" if len(content) > size else f"{len(content)} of"
         raise InputError(f"{path} has {relation} the {size} bytes it declares; the file is damaged")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["npz", "read_npz"]
+__all__ = ["npz", "read_header", "read_npz"]
 
+import warnings
 import zipfile
-import zlib
 from pathlib import Path
 from typing import IO
 
@@ -15,7 +15,7 @@ from numpy.lib import format as npy
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Data
 from tmifpe.data.arrays import ArrayData
-from tmifpe.data.checks import check_size, existing
+from tmifpe.data.checks import check_size, existing, read_bytes
 
 _MAX_RATIO = 200
 _BOMB_BYTES = 1 << 30
@@ -31,7 +31,9 @@ def read_npz(path: Path, *, name: str, classes: int | None = None) -> ArrayData:
     try:
         with zipfile.ZipFile(path) as archive:
             images, labels = (_read(archive, key, path) for key in ("images", "labels"))
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError) as error:
+    except InputError:
+        raise
+    except Exception as error:  # a damaged zip can fail in any way
         raise InputError(f"{path} is not a readable npz file: {error}") from error
     return ArrayData(images, labels, name=name, classes=classes)
 
@@ -45,8 +47,8 @@ def _read(archive: zipfile.ZipFile, key: str, path: Path) -> np.ndarray:
         raise InputError(f"{path} has no array {key!r} (it holds {found}); save it with images=…, labels=…") from None
     with archive.open(entry) as file:
         try:
-            shape, fortran, dtype = _header(file)
-        except ValueError as error:
+            shape, fortran, dtype = read_header(file)
+        except (ValueError, TypeError, RecursionError, MemoryError) as error:
             raise InputError(f"{what} has a damaged header: {error}") from error
         if dtype.hasobject or dtype.kind not in "biuf":
             raise InputError(f"{what} holds {dtype}, not numbers; object arrays are never unpickled")
@@ -55,16 +57,19 @@ def _read(archive: zipfile.ZipFile, key: str, path: Path) -> np.ndarray:
             raise InputError(f"{what} declares {size} bytes but its entry has {entry.file_size - file.tell()}")
         if size > _BOMB_BYTES and size > _MAX_RATIO * max(1, entry.compress_size):
             raise InputError(f"{what} would unpack to {size / 2**30:.1f} GiB from {entry.compress_size} bytes; refused")
-        content = file.read(size)
+        content = read_bytes(file, size)
     if len(content) != size:
         raise InputError(f"{what} ends after {len(content)} of {size} bytes; the file is damaged")
     return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
 
 
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, Fortran order and dtype that an npy file states; it may be anything."""
     version = npy.read_magic(file)
-    if version == (1, 0):
-        return npy.read_array_header_1_0(file)
-    if version == (2, 0):
-        return npy.read_array_header_2_0(file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on how the header is spelt
+        if version == (1, 0):
+            return npy.read_array_header_1_0(file)
+        if version == (2, 0):
+            return npy.read_array_header_2_0(file)
     raise ValueError(f"npy format {version[0]}.{version[1]} is not one of plain numbers")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Subset", "read_indices", "read_numbers", "subset"]
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,11 @@ from torch import Tensor
 from tmifpe.core.errors import InputError
 from tmifpe.core.hashing import digest
 from tmifpe.core.types import Data
-from tmifpe.data.checks import existing
+from tmifpe.data.checks import check_size, existing
+from tmifpe.data.npz import read_header
+
+_MAX_FILE = 256 << 20
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 class Subset:
@@ -85,22 +90,32 @@ def read_indices(path: str | Path) -> list[int | str]:
     """The indices in a file: `.npy`, or text with numbers (one per line or with commas) or, for image folders,
     names such as `n01440764/ILSVRC2012_val_00000293.JPEG`. A `#` starts a comment."""
     file = existing(str(path), "--indices", folder=False)
+    if file.stat().st_size > _MAX_FILE:
+        raise InputError(f"{path} has more than {_MAX_FILE >> 20} MiB, too many for a list of indices")
     try:
         if file.suffix == ".npy":
-            array = np.load(file, allow_pickle=False)
-            if array.ndim != 1 or array.dtype.kind not in "iu":
-                raise InputError(f"{path} must hold whole numbers of shape (n,), got {array.dtype} {array.shape}")
-            return [int(value) for value in array]
+            return _read_npy(file)
         lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, EOFError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
+    except InputError:
+        raise
+    except Exception as error:  # not text, or a damaged array
         raise InputError(f"cannot read indices from {path}: {error}") from error
     words = [word.strip() for line in lines for word in line.partition("#")[0].split(",")]
-    found = [int(word) if word.lstrip("+-").isdecimal() else word for word in words if word]
+    found = [int(word) if _WHOLE.fullmatch(word) else word for word in words if word]
     if not found:
         raise InputError(f"{path} holds no indices")
     return found
+
+
+def _read_npy(path: Path) -> list[int | str]:
+    with path.open("rb") as file:
+        shape, _, dtype = read_header(file)
+        if len(shape) != 1 or dtype.kind not in "iu":
+            raise InputError(f"{path} must hold whole numbers of shape (n,), got {dtype} {shape}")
+        content = file.read()
+    if len(content) != check_size(str(path), shape, dtype.itemsize):
+        raise InputError(f"{path} does not hold the {shape[0]} numbers it declares; the file is damaged")
+    return np.frombuffer(content, dtype).tolist()
 
 
 def read_numbers(path: str | Path) -> list[int]:

@@ -23,7 +23,10 @@ def torchvision_set(where: str) -> Data:
     sets = import_extra("torchvision.datasets", "torchvision datasets", "torchvision", uses_torchvision=True)
     if name not in sets.__all__:
         raise did_you_mean("torchvision dataset", name, sets.__all__)
-    root = Path(folder).expanduser() if folder else Path.home() / ".cache" / "tmifpe" / "torchvision"
+    try:
+        root = Path(folder or "~/.cache/tmifpe/torchvision").expanduser()
+    except RuntimeError:
+        raise InputError(f"no such folder: {folder} (from torchvision:{where})") from None
     data = _make(getattr(sets, name), name, root)
     classes = getattr(data, "classes", None)
     return LazyData(dataset_item(data), len(data), f"torchvision:{where}", len(classes) if classes else None)

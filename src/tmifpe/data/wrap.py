@@ -64,7 +64,10 @@ def as_image(image: Any) -> Tensor:
     """A tensor as it is; a PIL image or an array (H, W[, C]) of bytes as uint8 (C, H, W)."""
     if isinstance(image, Tensor):
         return image.detach()
-    array = np.array(image)
+    try:
+        array = np.array(image)
+    except Exception:  # ragged lists, or an object that fails to become an array in its own way
+        array = np.empty(0)
     if array.ndim == 2:
         array = array[..., None]
     if array.ndim != 3 or array.dtype != np.uint8:
@@ -76,7 +79,7 @@ def as_label(label: Any) -> int:
     try:
         if float(label) == int(label):
             return int(label)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         pass
     raise InputError(f"a label must be a whole number, got {label!r}")
 
@@ -96,9 +99,12 @@ def _read_once(loader: DataLoader[Any], name: str) -> Data:
         for batch in loader:
             if not isinstance(batch, tuple | list) or len(batch) < 2:
                 raise InputError(f"{name} must give pairs (images, labels), got {type(batch).__name__}")
-            label = torch.as_tensor(batch[1])
+            try:
+                image, label = (torch.as_tensor(part) for part in batch[:2])
+            except (TypeError, ValueError, RuntimeError):
+                raise InputError(f"{name} must give images and labels as tensors or arrays of numbers") from None
             single = label.ndim == 0  # a loader without batching
-            images.append(torch.as_tensor(batch[0])[None] if single else torch.as_tensor(batch[0]))
+            images.append(image[None] if single else image)
             labels.append(label[None] if single else label)
     if not images:
         raise InputError(f"{name} is empty; nothing to evaluate")

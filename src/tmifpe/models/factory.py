@@ -67,7 +67,7 @@ def _run_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses and torch.jit look a class's module up here
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that parses its own command line exits when imported
         del sys.modules[name]
         raise InputError(f"{path} does not import: {_say(error)}") from error
     return module
@@ -83,7 +83,7 @@ def _import(place: str, text: str) -> ModuleType:
                 "package.module:factory, or see `tmifpe list models`"
             ) from error
         raise InputError(f"{place} does not import: {_say(error)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{place} does not import: {_say(error)}") from error
 
 
@@ -105,7 +105,7 @@ def _call(module: ModuleType, name: str, text: str) -> Any:
         pass
     try:
         made = thing()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{text} failed: {_say(error)}") from error
     if not callable(made):
         raise InputError(f"{text} must return a model, got {type(made).__name__}")
@@ -124,5 +124,5 @@ def _stated_shape(made: Any) -> tuple[int, int, int] | None:
     return None
 
 
-def _say(error: Exception) -> str:
+def _say(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"

@@ -31,9 +31,8 @@ def hf(asked: Asked) -> Loaded:
     """From the cache, the hub or a folder, as safetensors or weights-only state dict; code of the hub is never run."""
     if not asked.where:
         raise InputError("hf needs a name or a folder: write hf:NAME, e.g. hf:microsoft/resnet-18")
-    if asked.where.startswith(("/", ".", "~")) and not Path(asked.where).expanduser().is_dir():
-        raise InputError(f"no such folder: {asked.where} (from hf:{asked.where})")
-    asked = replace(asked, where=str(Path(asked.where).expanduser()))
+    if asked.where.startswith(("/", ".", "~")):
+        asked = replace(asked, where=str(_existing_folder(asked.where)))
     transformers = import_extra("transformers", "Hugging Face models", "hf", uses_torchvision=True)
     try:
         auto = transformers.AutoModelForImageClassification
@@ -63,6 +62,16 @@ def hf(asked: Asked) -> Loaded:
         if processor
         else (f"hf:{asked.where} states no normalisation; give --mean and --std if it needs one",),
     )
+
+
+def _existing_folder(where: str) -> Path:
+    try:
+        folder = Path(where).expanduser()
+        if folder.is_dir():
+            return folder
+    except (OSError, ValueError, RuntimeError):  # a name too long, with a null byte, or of a user who is not there
+        pass
+    raise InputError(f"no such folder: {where} (from hf:{where})")
 
 
 def _processor(transformers: Any, where: str) -> dict[str, Any]:

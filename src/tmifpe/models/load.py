@@ -35,12 +35,19 @@ def load_model(
     runs anything from a file; see docs/models-and-data.md for what each source trusts.
     """
     source, where = _resolve(text.strip())
-    asked = Asked(source, where, None if weights is None else Path(weights).expanduser())
+    asked = Asked(source, where, None if weights is None else _path(weights))
     with torch.random.fork_rng(devices=[]):  # layers draw initial weights when made; the caller's stream stays his
         loaded = MODELS.get(source)(asked)
     if mean is not None or std is not None:
         loaded = replace(loaded, mean=mean, std=std)
     return _finish(text.strip(), loaded, device)
+
+
+def _path(weights: str | Path) -> Path:
+    try:
+        return Path(weights).expanduser()
+    except RuntimeError:  # the home of a user who is not there
+        raise InputError(f"no such file: {weights} (weights)") from None
 
 
 def _resolve(text: str) -> tuple[str, str]:
