@@ -120,12 +120,15 @@ def test_scaling_by_powers_of_two_changes_no_bit(k: int, dtype: torch.dtype) -> 
 
 
 def close_rows(ulps: int, offset: float) -> Tensor:
-    """float32 rows at `offset` whose top two differ by `ulps` units, and the rest lie within about 6 Delta below."""
+    """float32 rows at `offset` whose top two differ by `ulps` units, and the rest lie within 6 Delta below.
+
+    Ratios are not whole numbers: z/Delta would then be rounded alike in all classes, and the naive order look right.
+    """
     generator = torch.Generator().manual_seed(ulps)
     spacing = torch.finfo(torch.float32).eps * offset
-    steps = torch.randint(1, 6, (200, 10), generator=generator).float()
-    steps[:, 0], steps[:, 1] = 0.0, 1.0
-    return (offset - steps * ulps * spacing)[:, torch.randperm(10, generator=generator)]
+    units = torch.randint(ulps, 6 * ulps + 1, (200, 10), generator=generator).float()
+    units[:, 0], units[:, 1] = 0.0, ulps
+    return (offset - units * spacing)[:, torch.randperm(10, generator=generator)]
 
 
 @pytest.mark.parametrize("ulps", [1, 2, 3, 7, 50, 1000])
@@ -152,6 +155,25 @@ def test_gaps_of_one_ulp(ulps: int, offset: float, place: int) -> None:
     if place == 0 and ulps <= 50:
         assert naive_error.median() > 1e-4
         assert naive_error.median() > 1e3 * error.median()
+
+
+def test_dlr_without_a_third_class_is_cw() -> None:
+    """-inf third: no spread to divide by, so the margin itself is followed rather than nothing at all."""
+    z = torch.tensor([[2.0, 1.0, -torch.inf, -torch.inf]])
+    labels = torch.tensor([0])
+    assert gradient("dlr", z, labels).tolist() == [[-1.0, 1.0, 0.0, 0.0]]
+    assert gradient("dlr", z, labels, torch.tensor([1])).tolist() == [[-1.0, 1.0, 0.0, 0.0]]
+
+
+def test_t_at_a_tie_is_that_of_two_classes() -> None:
+    """There the ratios have no meaning; a third class one ulp below must not see a t made of them."""
+    for k in (3, 10, 20):
+        z = torch.zeros(2, k)
+        z[:, :2], z[:, 2] = 1.0, 1.0 - 2.0**-24
+        z[1, 0] += 1.0
+        t = choose_t(rows_of(z, torch.tensor([0, 0])), "exact", 1.0)
+        assert float(t[0]) == pytest.approx(T_TWO, rel=1e-7)
+        assert float(t[1]) != pytest.approx(T_TWO, rel=1e-3)
 
 
 def test_ties_in_any_number_share_the_weight() -> None:

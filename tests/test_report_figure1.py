@@ -111,6 +111,7 @@ def test_json() -> None:
     assert [p["letter"] for p in values["panels"]] == list("abcd")
     first = values["panels"][0]
     assert len(first["t"]) == len(first["g"]) == len(first["delta_sup"]["fp32"])
+    assert first["delta_sup"]["fp16"][100] == pytest.approx(2.0**-10 / first["g"][100], rel=1e-12)
     assert first["marks"]["fp64"]["t_star"] == pytest.approx(1.27364730520979, rel=1e-13)
 
 

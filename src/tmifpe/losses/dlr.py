@@ -65,6 +65,6 @@ def _spread(z: Tensor, ranks: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     top = ordered[:, :1]
     low = ordered[:, ranks[0] :].mean(dim=1, keepdim=True)
     slope = _share(z, top) - sum(_share(z, ordered[:, k : k + 1]) for k in ranks) / len(ranks)
-    spread = safe_gap(top, low)
-    plain = (low > -torch.inf) & (top > low)
-    return torch.where(low > -torch.inf, spread, 1.0), torch.where(plain, slope, 0.0)
+    bounded = low > -torch.inf
+    # Where all of these logits tie, both shares are the same and the slope is 0: the gap put in is held constant.
+    return torch.where(bounded, safe_gap(top, low), 1.0), torch.where(bounded, slope, 0.0)
