@@ -28,7 +28,7 @@ from tests.masked import (
     shatter,
     straight_through,
 )
-from tmifpe import PGD, Result, Threat, evaluate
+from tmifpe import PGD, Result, Threat, evaluate, load_data, load_model
 from tmifpe.attacks import fgsm
 from tmifpe.evaluation.checks_attack import check_monotone
 from tmifpe.evaluation.flags import FLAGS
@@ -142,6 +142,7 @@ QUIET: dict[str, list[Callable[[], Case | list[Case]]]] = {
     "randomised": [
         lambda: Case(),
         lambda: Case(options={"precision": "bf16"}),
+        lambda: Case(Wrapped(after=lambda z: z * (1 + 1e-6 * torch.randn_like(z)))),  # as atomic additions on a GPU do
         lambda: Case(Wrapped(noise), options={"eot": 4, "repeats": 3}),  # known, and allowed for
     ],
     "dropout-active": [lambda: Case(Dropping().train()), lambda: Case(Wrapped(noise))],
@@ -217,6 +218,15 @@ def test_every_flag_has_both() -> None:
 @pytest.mark.parametrize("mode", ["verdict", "strongest"])
 def test_an_honest_model_raises_none(norm: str, targets: str | None, mode: str) -> None:
     assert names(Case(norm=norm, options={"targets": targets, "mode": mode})) == set()
+
+
+def test_a_real_model_without_its_normalisation_is_noticed(shared: Path) -> None:
+    data = load_data(f"npz:{shared / 'data/cifar10/test_first_846.npz'}", limit=64)
+    for mean, std, raised in (None, None, True), ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), False):
+        model = load_model(str(shared / "models/cifar10_resnet2b.onnx"), mean=mean, std=std)
+        result = evaluate(model, data, Threat("linf", 0.0), PGD(steps=1))
+        assert ("normalisation" in {flag.name for flag in result.flags}) == raised
+        assert (result.clean_accuracy > 0.5) != raised
 
 
 def test_flags_say_what_was_seen_and_what_to_do() -> None:
