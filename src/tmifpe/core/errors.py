@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["InputError", "MissingExtra", "did_you_mean"]
+__all__ = ["InputError", "MissingExtra", "did_you_mean", "shown"]
 
 import difflib
 from collections.abc import Iterable
@@ -27,13 +27,23 @@ class MissingExtra(InputError):
         )
 
 
-def did_you_mean(kind: str, name: str, known: Iterable[str]) -> InputError:
+def shown(value: object, most: int = 80) -> str:
+    """A value as an error quotes it: on one line, and cut where it is long.
+
+    >>> shown("x" * 100, 5)
+    "'xxxx..."
+    """
+    text = repr(value)
+    return text if len(text) <= most else text[:most] + "..."
+
+
+def did_you_mean(kind: str, name: object, known: Iterable[str]) -> InputError:
     """The error for an unknown name: the nearest known one, then all of them.
 
     >>> print(did_you_mean("loss", "tmipfe", ["ce", "tmifpe"]))
     unknown loss 'tmipfe'; did you mean 'tmifpe'? Known: ce, tmifpe
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(str(name)[:80], names, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else "."
-    return InputError(f"unknown {kind} {name!r}{hint} Known: {', '.join(names)}")
+    return InputError(f"unknown {kind} {shown(name)}{hint} Known: {', '.join(names)}")

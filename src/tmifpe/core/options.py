@@ -9,12 +9,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 from tmifpe.core.registry import Registry
 
 T = TypeVar("T")
 
-_FORM = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_FORM = re.compile(r"([A-Za-z0-9_.-]+)\s*(?:\((.*)\))?", re.DOTALL)
+_LONGEST = 10_000  # characters: what is longer was never meant to be a configuration
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
@@ -25,18 +26,18 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     >>> parse("ce")
     ('ce', {})
     """
-    match = _FORM.fullmatch(text)
+    match = _FORM.fullmatch(text.strip()) if isinstance(text, str) and len(text) <= _LONGEST else None
     if match is None:
-        raise InputError(f"cannot read {text!r}; write it as name or name(option=value, ...)")
+        raise InputError(f"cannot read {shown(text)}; write it as name or name(option=value, ...)")
     name, inside = match.groups()
     options: dict[str, Any] = {}
     for part in split_list(inside or ""):
         key, equals, value = part.partition("=")
         key = key.strip()
         if not equals or not key.isidentifier():
-            raise InputError(f"cannot read option {part.strip()!r} of {name!r}; write option=value")
+            raise InputError(f"cannot read option {shown(part)} of {shown(name)}; write option=value")
         if key in options:
-            raise InputError(f"option {key!r} of {name!r} is given twice")
+            raise InputError(f"option {shown(key)} of {shown(name)} is given twice")
         options[key] = _value(value.strip())
     return name, options
 
@@ -47,7 +48,13 @@ def split_list(text: str) -> list[str]:
     >>> split_list("ce, tmifpe(t_rule=1.5,lam=87), cw")
     ['ce', 'tmifpe(t_rule=1.5,lam=87)', 'cw']
     """
-    parts = re.split(r",(?![^()]*\))", text)
+    parts, depth = [""], 0
+    for piece in re.split(r"([(),])", text):
+        depth = max(0, depth + (piece == "(") - (piece == ")"))
+        if piece == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += piece
     return [part.strip() for part in parts if part.strip()]
 
 
@@ -59,10 +66,10 @@ def build(registry: Registry[type[T]], text: str) -> T:
     for key in options:
         if key not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise InputError(f"{registry.kind} {name!r} has no option {key!r}; {takes}")
+            raise InputError(f"{registry.kind} {name!r} has no option {shown(key)}; {takes}")
     try:
         return cls(**options)
-    except TypeError as error:
+    except (TypeError, OverflowError) as error:
         raise InputError(f"bad option for {registry.kind} {name!r}: {error}") from error
 
 

@@ -45,7 +45,7 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """The thing of that name; an unknown name is an `InputError` that suggests the nearest."""
-        if name not in self._entries:
+        if not isinstance(name, str) or name not in self._entries:
             raise did_you_mean(self.kind, name, self._entries)
         if name not in self._loaded:
             module, _, attribute = self._entries[name].target.partition(":")

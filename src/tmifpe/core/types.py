@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 
 Logits: TypeAlias = Tensor
 """(n, K): one row per example, one column per class, before any softmax."""
@@ -109,8 +109,8 @@ def _number(name: str, value: object) -> float:
             result = number.numerator / number.denominator
         else:
             result = float(value)  # pyright: ignore[reportArgumentType]
-    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
-        raise InputError(f"{name} must be a number such as 0.3 or 8/255, got {value!r}") from None
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError, RuntimeError):
+        raise InputError(f"{name} must be a number such as 0.3 or 8/255, got {shown(value)}") from None
     if not math.isfinite(result):
-        raise InputError(f"{name} must be finite, got {value!r}")
+        raise InputError(f"{name} must be finite, got {shown(value)}")
     return result

@@ -32,7 +32,7 @@ def check_size(what: str, shape: tuple[int, ...], itemsize: int) -> int:
 
 
 def read_bytes(file: IO[bytes], size: int) -> bytearray:
-    """At most `size` bytes, in pieces: Python allocates what it is asked to read before it finds that it is not there."""
+    """At most `size` bytes, in pieces: Python allocates what it is asked to read before it finds that there is less."""
     content = bytearray()
     while len(content) < size and (piece := file.read(min(size - len(content), 1 << 20))):
         content += piece
