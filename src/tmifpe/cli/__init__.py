@@ -54,11 +54,12 @@ def _root(
 
 
 def _register() -> None:
-    from tmifpe.cli import audit, compare, demo, evaluate, listing, runs, table1
+    from tmifpe.cli import audit, compare, demo, evaluate, listing, runs, table1, table_targeted
 
     app.command("evaluate")(with_options(evaluate.evaluate))
     app.command("compare")(with_options(compare.compare))
     app.command("table1")(with_options(table1.table1))
+    app.command("table-targeted")(with_options(table_targeted.table_targeted))
     app.command("audit")(with_options(audit.audit))
     app.add_typer(runs.runs)
     app.command("list")(listing.listing)

@@ -1,0 +1,91 @@
+"""tmifpe table-targeted: how often each loss reaches the class it aims at, which the paper does not show."""
+
+from __future__ import annotations
+
+__all__ = ["table_targeted"]
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tmifpe.cli.options import AttackOptions, SourceOptions, StoreOptions
+from tmifpe.core.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def table_targeted(
+    models: Annotated[list[str], typer.Argument(help="Models, as for evaluate; all on the same data.")],
+    attack: AttackOptions,
+    keep: StoreOptions,
+    data: Annotated[str, typer.Option(help="A data source, e.g. digits, mnist:DIR, npz:FILE.")] = "digits",
+    weights: Annotated[list[str] | None, typer.Option(help="Weights, once per model and in their order.")] = None,
+    mean: Annotated[str | None, typer.Option(help="Normalisation the models expect, e.g. 0.49,0.48,0.45.")] = None,
+    std: Annotated[str | None, typer.Option(help="Standard deviations that go with --mean.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N examples.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    losses: Annotated[str, typer.Option(help="Losses or attacks, separated by commas.")] = "ce,cw,dlr,mifpe,tmifpe",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+) -> None:
+    """Success rate of every loss on MODELS for targets least-likely, second and random (or those of --targets)."""
+    from rich.console import Console
+
+    from tmifpe.cli import console, sources
+    from tmifpe.cli.interrupt import interruptible
+    from tmifpe.cli.provenance import provenance
+    from tmifpe.core.options import split_list
+    from tmifpe.evaluation.targeted import targeted_rows
+    from tmifpe.report import targeted as report
+
+    if weights and len(weights) != len(models):
+        raise InputError(f"{len(models)} models need as many --weights, in their order, got {len(weights)}")
+    rules = _rules(attack.targets)
+    threat, base = sources.threat_from(attack), sources.attack_from(attack, "tmifpe")
+    rows: list[dict[str, Any]] = []
+    with interruptible(keep.folder) as check, console.progress_on_stderr("targeted") as told:
+        for model, file in zip(models, weights or [None] * len(models), strict=True):
+            asked = SourceOptions(model, data, file or None, mean, std, limit, device=device)
+            classifier, images, place = sources.load_sources(asked)
+            options = sources.request_from(replace(attack, targets=None), images)
+            options |= {"device": place, "store": keep.folder, "fresh": keep.fresh}
+            del options["targets"]
+            options["progress"] = lambda _, step: (check(), told(step))
+            found = targeted_rows(classifier, images, threat, split_list(losses), rules, base, **options)
+            rows += [row.to_json() for row in found]
+    if json:
+        console.print_json(provenance() | {"rows": rows})
+    elif markdown:
+        typer.echo(report.markdown(rows))
+    else:
+        Console().print(_table(rows))
+
+
+def _rules(text: str | None) -> list[str | int]:
+    from tmifpe.core.errors import did_you_mean
+    from tmifpe.core.options import split_list
+
+    known = ("least-likely", "second", "random")
+    rules: list[str | int] = []
+    for word in split_list(text) if text is not None else known:
+        if word not in known and not word.isdecimal():
+            raise did_you_mean("target", word, known)
+        rules.append(int(word) if word.isdecimal() else word)
+    return rules
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from tmifpe.report.targeted import cells
+
+    losses = list(rows[0]["losses"])
+    table = Table(title="Success rate in percent of the images attacked", title_justify="left")
+    for head in ("model", "target", "attacked", *losses):
+        table.add_column(escape(head), justify="left" if head in ("model", "target") else "right")
+    for row in rows:
+        table.add_row(escape(row["model"]), row["targets"], str(row["attacked"]), *cells(row, losses))
+    return table
