@@ -12,6 +12,7 @@ from scipy.stats import binomtest
 from typer.testing import CliRunner
 
 import tmifpe
+from tests.cases import cases
 from tests.linear import Linear, examples
 from tmifpe import PGD, InputError, Threat
 from tmifpe.attacks import GAMA, bim, fgsm
@@ -31,7 +32,7 @@ def row() -> Comparison:
 
 
 @given(st.integers(0, 400), st.integers(0, 400))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=cases(60))
 def test_mcnemar_is_the_exact_binomial_test(one, two):
     first = np.array([True] * one + [False] * two + [True, False], dtype=bool)
     second = np.array([False] * one + [True] * two + [True, False], dtype=bool)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.cases import cases
 from tmifpe.core.errors import InputError
 from tmifpe.data import load_data
 from tmifpe.data import npz as npz_module
@@ -164,7 +165,7 @@ _GOOD = io.BytesIO()
 np.savez_compressed(_GOOD, images=np.arange(96, dtype=np.uint8).reshape(2, 3, 4, 4), labels=np.arange(2))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=cases(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, len(_GOOD.getvalue()) - 1), value=st.integers(0, 255), cut=st.booleans())
 def test_damaged_npz_never_gives_a_traceback(tmp_path: Path, place: int, value: int, cut: bool) -> None:
     content = bytearray(_GOOD.getvalue())
@@ -179,7 +180,7 @@ def test_damaged_npz_never_gives_a_traceback(tmp_path: Path, place: int, value: 
         data.fetch(range(len(data)))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=cases(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=200), whole=st.booleans())
 def test_damaged_batch_never_gives_a_traceback(tmp_path: Path, content: bytes, whole: bool) -> None:
     good = pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "labels": [0]}, protocol=2)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.cases import cases
 from tmifpe.core.errors import InputError
 from tmifpe.losses import LOSSES, Loss, get_loss, spelling
 
@@ -217,7 +218,7 @@ numbers = st.one_of(
 
 @every
 @given(st.lists(numbers, min_size=4, max_size=16), st.integers(0, 3), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 def test_never_nan(name: str, logits: list[float], label: int, targeted: bool) -> None:
     z = torch.tensor([logits])
     labels = torch.tensor([label])

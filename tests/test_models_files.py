@@ -17,6 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.cases import cases
 from tests.model_files import CLASSES, SHAPE, images, onnx_bytes, save_pt2, save_script, tiny
 from tmifpe.core.errors import InputError
 from tmifpe.models import load_model
@@ -224,7 +225,7 @@ def test_honest_guards_pass() -> None:
     assert not is_arithmetic("open('/etc/passwd')")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=cases(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 10**6), value=st.integers(0, 255), cut=st.booleans())
 def test_damaged_onnx_never_gives_a_traceback(tmp_path: Path, place: int, value: int, cut: bool) -> None:
     content = bytearray(onnx_bytes())

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 from torch import nn
 
+from tests.cases import cases
 from tests.model_files import images, save_script, tiny
 from tmifpe.core.errors import InputError
 from tmifpe.models import load_model, read_weights
@@ -182,7 +183,7 @@ def good_bytes() -> bytes:
     return _ZIP
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=cases(120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 2000), value=st.integers(0, 255), cut=st.booleans(), safe=st.booleans())
 def test_damaged_weights_never_give_a_traceback(tmp_path: Path, place: int, value: int, cut: bool, safe: bool) -> None:
     content = bytearray(save({"a": torch.arange(6.0)}) if safe else good_bytes())

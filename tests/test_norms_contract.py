@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.cases import cases
 from tmifpe.core.types import Threat
 from tmifpe.norms import NORMS, get_norm
 
@@ -26,7 +27,7 @@ def norm(request):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 @given(seed=st.integers(0, 10**6), eps=st.floats(1e-4, 3), far=st.floats(0.01, 100))
 @pytest.mark.parametrize("name", list(NORMS))
 def test_projection(name, dtype, seed, eps, far):
