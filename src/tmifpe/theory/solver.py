@@ -147,7 +147,7 @@ def _newton(d: Tensor, t: Tensor, low: Tensor, high: Tensor, steps: int) -> Tens
 
 def _log_grid(low: float, high: float, points: int, like: Tensor) -> Tensor:
     grid = torch.linspace(math.log(low), math.log(high), points, dtype=torch.float64)
-    return torch.exp(grid).to(like)
+    return torch.exp(grid).to(like.dtype).to(like.device)  # in this order: some devices have no float64
 
 
 def _grid_heights(d: Tensor, grid: Tensor) -> Tensor:
@@ -170,8 +170,10 @@ def _highest(d: Tensor, grid: Tensor) -> Tensor:
     """The t of the highest local maximum of each row; of two exactly as high, the smaller t."""
     row, t = _climb(d, grid)
     rows = d.shape[1]
-    q = torch.exp(d[:, row] * -t).sum(dim=0)
+    q = (d[:, row] * -t).clamp_(min=_NIL).exp_().sum(dim=0)
     top = t * q / (1.0 + q)
     best = top.new_zeros(rows).scatter_reduce(0, row, top, "amax")
     chosen = torch.where(top == best[row], t, torch.inf)
-    return t.new_full((rows,), torch.inf).scatter_reduce(0, row, chosen, "amin").clamp(max=float(grid[-1]))
+    # A row of NaN has no maximum and keeps T_TWO, which no one reads.
+    found = t.new_full((rows,), torch.inf).scatter_reduce(0, row, chosen, "amin")
+    return torch.where(torch.isinf(found), T_TWO, found)
