@@ -7,7 +7,7 @@ from __future__ import annotations
 
 __all__ = ["Ascent", "AscentState", "is_number"]
 
-import math
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -19,9 +19,12 @@ from tmifpe.attacks.loop import strongest
 from tmifpe.attacks.queries import Evaluated, Objective
 from tmifpe.attacks.rows import Problem, Rows
 from tmifpe.attacks.schedules import get_schedule
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 from tmifpe.core.types import Model, Threat
 from tmifpe.norms import get_norm
+
+MOST_LOOKS = 2**31
+"""Outcomes count steps in 32 bits."""
 
 
 @dataclass
@@ -62,13 +65,15 @@ class Ascent(ABC):
         for field in ("steps", "restarts"):
             value = getattr(self, field)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{field} must be a whole number of at least 1, got {value!r}")
+                raise InputError(f"{field} must be a whole number of at least 1, got {shown(value)}")
+        if self.budget >= MOST_LOOKS:
+            raise InputError(f"steps times restarts must stay below {MOST_LOOKS}, got {shown(self.budget)}")
         if not (is_number(self.momentum) and 0 <= self.momentum <= 1):
-            raise InputError(f"momentum must lie in [0, 1], got {self.momentum!r}")
+            raise InputError(f"momentum must lie in [0, 1], got {shown(self.momentum)}")
         if not (is_number(self.step_size) and self.step_size > 0):
-            raise InputError(f"step_size must be positive (in units of eps), got {self.step_size!r}")
+            raise InputError(f"step_size must be positive (in units of eps), got {shown(self.step_size)}")
         if self.momentum_on not in ("iterate", "gradient"):
-            raise InputError(f"momentum_on must be 'iterate' or 'gradient', got {self.momentum_on!r}")
+            raise InputError(f"momentum_on must be 'iterate' or 'gradient', got {shown(self.momentum_on)}")
         get_schedule(self.schedule)
 
     @property
@@ -141,7 +146,7 @@ class Ascent(ABC):
 
 
 def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:

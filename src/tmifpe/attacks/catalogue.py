@@ -39,7 +39,7 @@ def get_attack(text: str) -> Attack:
     try:
         inspect.signature(make).bind(**options)
         return make(**options)
-    except TypeError as error:
+    except (TypeError, OverflowError) as error:
         raise InputError(f"attack {name!r}: {error}") from error
 
 

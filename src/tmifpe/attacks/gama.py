@@ -14,7 +14,7 @@ from tmifpe.attacks.ascent import Ascent, AscentState, is_number
 from tmifpe.attacks.queries import Objective
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics, seeding
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 from tmifpe.norms import get_norm
 
 
@@ -46,9 +46,9 @@ class GAMA(Ascent):
     def __post_init__(self) -> None:
         self.check()
         if not (is_number(self.weight) and self.weight >= 0):
-            raise InputError(f"weight must be a number of at least 0, got {self.weight!r}")
+            raise InputError(f"weight must be a number of at least 0, got {shown(self.weight)}")
         if not (is_number(self.decay) and 0 < self.decay <= 1):
-            raise InputError(f"decay must be a share of the steps in (0, 1], got {self.decay!r}")
+            raise InputError(f"decay must be a share of the steps in (0, 1], got {shown(self.decay)}")
 
     def objective(self, problem: Problem, state: AscentState) -> Objective:
         assert problem.clean is not None  # noqa: S101 - the loop sees to it, by reads_clean

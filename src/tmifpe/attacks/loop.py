@@ -22,8 +22,11 @@ from tmifpe.attacks.frozen import dtype_of, frozen
 from tmifpe.attacks.queries import Evaluated, Objective, Queries
 from tmifpe.attacks.rows import Problem, Rows
 from tmifpe.core import numerics
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 from tmifpe.core.types import Model, Threat
+
+_FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class State(Protocol):
@@ -86,8 +89,8 @@ class Loop:
     def __post_init__(self) -> None:
         if self.mode not in ("verdict", "strongest"):
             raise InputError(f"mode must be 'verdict' or 'strongest', got {self.mode!r}")
-        if self.batch_size < 1:
-            raise InputError(f"batch_size must be at least 1, got {self.batch_size}")
+        if not isinstance(self.batch_size, int) or self.batch_size < 1:
+            raise InputError(f"batch_size must be a whole number of at least 1, got {shown(self.batch_size)}")
 
 
 @dataclass
@@ -141,6 +144,7 @@ class _Run:
         self.attack, self.problem, self.queries, self.loop = attack, problem, queries, loop
         self.next = 0
         self.late = math.ceil(0.9 * (attack.budget - 1))
+        self.highest = _highest(problem)
         self.claims: list[_Seat] = []
         self.verdicts = _blank(problem)
         self.done = self.broken = 0
@@ -169,9 +173,10 @@ class _Run:
         problem, state, slots = self.batch.problem, self.batch.state, self.batch.slots
         last = state.looks >= self.attack.budget - 1
         if bool(last.all()):
-            evaluated = Evaluated(self.queries.logits(state.x), None)
+            evaluated = Evaluated(self._fitting(self.queries.logits(state.x)), None)
         else:
-            evaluated = self.queries.look(state.x, self.attack.objective(problem, state))
+            objective = self.attack.objective(problem, state)
+            evaluated = self.queries.look(state.x, lambda logits: objective(self._fitting(logits)))
             if evaluated.grad is not None:
                 peak = evaluated.grad.flatten(1).abs().amax(dim=1)  # ten times faster than an infinity norm
                 slots.zero_grad += (peak == 0) & ~last
@@ -180,6 +185,12 @@ class _Run:
         self.batch.state = self.attack.step(problem, state, evaluated)
         if bool(through.any()):
             self._release(through, won, last)
+
+    def _fitting(self, logits: Tensor) -> Tensor:
+        """The logits, if they have a column for every class that is named."""
+        if logits.shape[1] <= self.highest:
+            raise InputError(f"class {self.highest} is out of range: the model has {logits.shape[1]} classes")
+        return logits
 
     def _judge(self, logits: Tensor) -> Tensor:
         """Note the margin of every row and whether it is its best; return who succeeds at this point."""
@@ -281,8 +292,7 @@ def strongest(
     batch_size: int,
 ) -> Tensor:
     """What calling an attack does: every step for every example, and the strongest points as the answer."""
-    # Half-precision images are moved in float32; the model sees them in its own dtype.
-    problem = _checked(x.to(numerics.compute_dtype(x.dtype)), labels, threat, targets, seed, indices)
+    problem = _checked(x, labels, threat, targets, seed, indices)
     with frozen(model) as lent:
         queries = Queries(lent, dtype_of(model) or x.dtype)
         return run(attack, problem, queries, Loop(batch_size, "strongest")).adv.to(x.dtype)
@@ -291,19 +301,39 @@ def strongest(
 def _checked(
     x: Tensor, labels: Tensor, threat: Threat, targets: Tensor | None, seed: int, indices: Tensor | None
 ) -> Problem:
-    if x.dim() < 2:
-        raise InputError(f"x must be a floating tensor (n, ...), got {x.dtype} of shape {tuple(x.shape)}")
+    if not isinstance(threat, Threat):
+        raise InputError(f"the threat must be a Threat, e.g. Threat('linf', 8/255), got {type(threat).__name__}")
+    if not isinstance(x, Tensor) or x.dim() < 2 or x.dtype not in _FLOATING or x.is_meta or not x.numel():
+        what = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise InputError(f"x must be a floating tensor (n, ...) with values, not empty, got {what}")
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise InputError(f"seed must be a whole number in [0, 2^63), got {shown(seed)}")
+    # Half-precision images are moved in float32; the model sees them in its own dtype.
+    x = x.to(numerics.compute_dtype(x.dtype))
     if not bool(((x >= threat.low) & (x <= threat.high)).all()):
         raise InputError(
             f"images must lie in [{threat.low}, {threat.high}]; normalisation belongs inside the model, not in the data"
         )
-    positions = torch.arange(len(x)) if indices is None else torch.as_tensor(indices)
+    positions = torch.arange(len(x)) if indices is None else indices
     whole = {"labels": labels, "indices": positions} | ({} if targets is None else {"targets": targets})
-    for name, numbers in whole.items():
-        if numbers.shape != (len(x),) or numbers.is_floating_point():
-            raise InputError(f"{name} must be {len(x)} whole numbers, got {numbers.dtype} of {tuple(numbers.shape)}")
-    moved = {name: numbers.to(x.device, torch.int64) for name, numbers in whole.items()}
+    moved = {name: _whole(name, numbers, len(x)).to(x.device) for name, numbers in whole.items()}
     return Problem(x.detach(), moved["labels"], moved.get("targets"), moved["indices"], threat, seed)
+
+
+def _whole(name: str, numbers: Any, n: int) -> Tensor:
+    try:
+        found = torch.as_tensor(numbers)
+        if found.shape == (n,) and found.dtype in _WHOLE and int(found.to(torch.int64).min()) >= 0:
+            return found.to(torch.int64)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        pass
+    raise InputError(f"{name} must be {n} whole numbers of at least 0, got {shown(numbers)}")
+
+
+def _highest(problem: Problem) -> int:
+    """The largest class that is named, -1 of no examples."""
+    named = torch.cat([problem.labels] + ([] if problem.targets is None else [problem.targets]))
+    return int(named.max()) if len(named) else -1
 
 
 def _blank(problem: Problem) -> Verdicts:

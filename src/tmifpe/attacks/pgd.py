@@ -12,6 +12,7 @@ from torch import Tensor
 from tmifpe.attacks.ascent import Ascent, AscentState
 from tmifpe.attacks.queries import Objective
 from tmifpe.attacks.rows import Problem
+from tmifpe.core.errors import InputError, shown
 from tmifpe.losses import get_loss
 from tmifpe.norms import get_norm
 
@@ -46,6 +47,8 @@ class PGD(Ascent):
     def __post_init__(self) -> None:
         self.check()
         get_loss(self.loss)
+        if not isinstance(self.random_start, bool):
+            raise InputError(f"random_start must be true or false, got {shown(self.random_start)}")
 
     def objective(self, problem: Problem, state: AscentState) -> Objective:  # noqa: ARG002
         loss = get_loss(self.loss)

@@ -80,7 +80,8 @@ class Queries:
     def _ask(self, x: Tensor) -> Tensor:
         self.tally.forwards += len(x)
         logits = self.model(x if self.dtype is None else x.to(self.dtype))
-        if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(x):
+        usual = isinstance(logits, Tensor) and logits.is_floating_point() and logits.dim() == 2
+        if not usual or len(logits) != len(x) or not logits.shape[1]:
             raise InputError(
                 f"for {len(x)} images the model must return logits ({len(x)}, classes), got {_describe(logits)}"
             )
@@ -89,5 +90,5 @@ class Queries:
 
 def _describe(output: object) -> str:
     if isinstance(output, Tensor):
-        return f"shape {tuple(output.shape)}"
+        return f"{output.dtype} of shape {tuple(output.shape)}"
     return f"a {type(output).__name__}; wrap the model so that it returns the logits only"

@@ -32,6 +32,6 @@ def get_schedule(name: str) -> Schedule:
     >>> get_schedule("linear")(torch.tensor([0.0, 0.25]))
     tensor([1.0000, 0.7500])
     """
-    if name not in SCHEDULES:
+    if not isinstance(name, str) or name not in SCHEDULES:
         raise did_you_mean("schedule", name, SCHEDULES)
     return SCHEDULES[name]

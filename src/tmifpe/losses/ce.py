@@ -28,7 +28,7 @@ class CE:
         return 2
 
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
-        check_classes(self, logits, targets is not None)
+        check_classes(self, logits, labels, targets)
         z, usable = keep_usable(logits)
         value = functional.cross_entropy(z, aim_of(labels, targets), reduction="none").masked_fill(~usable, 0.0)
         return value if targets is None else -value

@@ -30,7 +30,7 @@ class CEMargin:
         return 2
 
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
-        check_classes(self, logits, targets is not None)
+        check_classes(self, logits, labels, targets)
         aim = aim_of(labels, targets)[:, None]
         z = logits.to(compute_dtype(logits.dtype))
         with torch.no_grad():

@@ -28,6 +28,6 @@ class CW:
         return 2
 
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
-        check_classes(self, logits, targets is not None)
+        check_classes(self, logits, labels, targets)
         z, usable = keep_usable(logits.to(compute_dtype(logits.dtype)))
         return margin(z, labels, targets).masked_fill(~usable, 0.0)

@@ -30,7 +30,7 @@ class DLR:
         return 4 if targeted else 3
 
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
-        check_classes(self, logits, targets is not None)
+        check_classes(self, logits, labels, targets)
         z = logits.to(compute_dtype(logits.dtype))
         with torch.no_grad():
             own = z.gather(1, labels[:, None])

@@ -32,9 +32,9 @@ class MIFPE:
         return 2
 
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
-        check_classes(self, logits, targets is not None)
+        check_classes(self, logits, labels, targets)
         z = logits.to(compute_dtype(logits.dtype))
         with torch.no_grad():
             rows = rows_of(z, aim_of(labels, targets))
-            t = z.new_full((len(z),), self.T)
+            t = z.new_full((len(z),), min(self.T, torch.finfo(z.dtype).max))
         return attached(z, rows, t, targets is not None)

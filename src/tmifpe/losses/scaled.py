@@ -48,7 +48,7 @@ def choose_t(rows: Rows, t_rule: str | float, lam: float) -> Tensor:
     top = rows.top
     if bool(top.all()):
         return _top_t(rows.r, rows.aim, rows.tie, t_rule)
-    t = (-lam / rows.own[:, 0]).clamp(min=1.0)
+    t = (-lam / rows.own[:, 0]).clamp(min=1.0, max=torch.finfo(rows.r.dtype).max)
     some = top.nonzero()[:, 0]
     if len(some):
         t[some] = _top_t(rows.r[some], rows.aim[some], rows.tie[some], t_rule)
@@ -58,7 +58,7 @@ def choose_t(rows: Rows, t_rule: str | float, lam: float) -> Tensor:
 def _top_t(r: Tensor, aim: Tensor, tie: Tensor, t_rule: str | float) -> Tensor:
     classes = r.shape[1]
     if not isinstance(t_rule, str):
-        return r.new_full((len(r),), t_rule)
+        return r.new_full((len(r),), min(t_rule, torch.finfo(r.dtype).max))
     if t_rule == "exact" and classes == 2:
         return r.new_full((len(r),), T_TWO)
     d = (-r).scatter_(1, aim, torch.inf)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numerics import compute_dtype
 from tmifpe.losses.loss import aim_of, check_classes, positive
 from tmifpe.losses.scaled import attached, choose_t, rows_of
@@ -21,7 +21,7 @@ def check_t_rule(owner: str, t_rule: object) -> str | float:
     """`exact`, `one-step` or a number above 0."""
     if isinstance(t_rule, str):
         if t_rule not in ("exact", "one-step"):
-            raise InputError(f"t_rule of {owner} must be exact, one-step or a number, got {t_rule!r}")
+            raise InputError(f"t_rule of {owner} must be exact, one-step or a number, got {shown(t_rule)}")
         return t_rule
     return positive(owner, "t_rule", t_rule)
 
@@ -49,7 +49,7 @@ class TMIFPE:
         return 2
 
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
-        check_classes(self, logits, targets is not None)
+        check_classes(self, logits, labels, targets)
         z = logits.to(compute_dtype(logits.dtype))
         with torch.no_grad():
             rows = rows_of(z, aim_of(labels, targets))

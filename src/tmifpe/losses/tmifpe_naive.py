@@ -39,7 +39,7 @@ class TMIFPENaive:
         return 2
 
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
-        check_classes(self, logits, targets is not None)
+        check_classes(self, logits, labels, targets)
         aim = aim_of(labels, targets)
         with torch.no_grad():
             rows = rows_of(logits.to(compute_dtype(logits.dtype)), aim)
