@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numerics import is_usable, margin
 from tmifpe.core.types import Classifier, Data, Model
 from tmifpe.data import as_data, subset
+from tmifpe.evaluation.asked import check_model, check_whole
 from tmifpe.evaluation.audit_result import Audit, Cell
 from tmifpe.evaluation.exact import exact, gradient, pinned
 from tmifpe.evaluation.measured import Flags, Measured, compare_gradients
@@ -50,20 +51,19 @@ def audit(
     >>> found.finding("ce", "fp32").logits.zero > 0.5, found.finding("tmifpe", "fp32").logits.zero
     (True, 0.0)
     """
-    if batch_size < 1:
-        raise InputError(f"batch_size must be at least 1, got {batch_size}")
+    check_whole("batch_size", batch_size)
     chosen = [pinned(get_loss(text)) for text in _different("losses", losses)]
     names = [spelling(get_loss(text)) for text in losses]
     for precision in _different("precisions", precisions):
         get_precision(precision)
     source = as_data(data)
     if limit is not None:
-        if limit < 1:
-            raise InputError(f"limit must be at least 1, got {limit}")
+        check_whole("limit", limit)
         source = subset(source, range(limit)) if limit < len(source) else source
     if isinstance(model, Classifier):
         check_compatible(model, source)
     network: Model = model.module if isinstance(model, Classifier) else model
+    check_model(network)
     sample = source.fetch(range(min(2, len(source))))[0]
     with ExitStack() as stack:
         reference = stack.enter_context(network_in(network, "fp64", sample))
@@ -155,5 +155,5 @@ def _joined(name: str, data: Data, losses: list[str], ran: list[Network], batche
 
 def _different(what: str, names: Sequence[str]) -> Sequence[str]:
     if isinstance(names, str) or not names or len(set(names)) != len(names):
-        raise InputError(f"an audit needs different {what}, at least one, got {names!r}")
+        raise InputError(f"an audit needs different {what}, at least one, got {shown(names)}")
     return names

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tmifpe.attacks.frozen import device_of, dtype_of, frozen
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numerics import compute_dtype
 from tmifpe.core.types import Model
 from tmifpe.evaluation.spec import PRECISIONS, get_precision
@@ -43,7 +43,7 @@ def lend(model: Model, precision: str | None = None, device: str | torch.device 
     dtype = get_precision(precision) if precision is not None else (own or torch.float32)
     if dtype not in PRECISIONS.values():
         raise InputError(f"the model runs in {dtype}; choose a precision out of {', '.join(PRECISIONS)}")
-    place = torch.device(device) if device is not None else (device_of(model) or torch.device("cpu"))
+    place = pick_device(device) if device is not None else (device_of(model) or torch.device("cpu"))
     if isinstance(model, nn.Module) and (own not in (None, dtype) or device_of(model) not in (None, place)):
         try:
             model = copy.deepcopy(model).to(device=place, dtype=dtype)
@@ -53,7 +53,7 @@ def lend(model: Model, precision: str | None = None, device: str | torch.device 
         yield Lent(still, dtype, place)
 
 
-def pick_device(name: str) -> torch.device:
+def pick_device(name: str | torch.device) -> torch.device:
     """`auto` is CUDA, then Apple's MPS, then the CPU; anything else as torch spells it."""
     if name == "auto":
         if torch.cuda.is_available():
@@ -61,8 +61,8 @@ def pick_device(name: str) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).split("\n", 1)[0]
-        raise InputError(f"device {name!r} cannot be used here: {reason}") from error
+        (torch.zeros(1, device=device) + 1).item()  # the meta device, say, makes tensors but holds no values
+    except Exception as error:  # every backend fails in its own way
+        reason = str(error).split("\n", 1)[0][:200]
+        raise InputError(f"device {shown(str(name))} cannot be used here: {reason}") from error
     return device

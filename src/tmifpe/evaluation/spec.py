@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tmifpe.core.errors import InputError, did_you_mean
+from tmifpe.core.errors import InputError, did_you_mean, shown
 from tmifpe.core.types import Threat
 from tmifpe.version import RESULTS_VERSION
 
@@ -26,7 +26,7 @@ PRECISIONS: dict[str, torch.dtype] = {
 
 def get_precision(name: str) -> torch.dtype:
     """The dtype the model runs in."""
-    if name not in PRECISIONS:
+    if not isinstance(name, str) or name not in PRECISIONS:
         raise did_you_mean("precision", name, PRECISIONS)
     return PRECISIONS[name]
 
@@ -57,8 +57,8 @@ class RunSpec:
     """The precision of the second opinion on every adversarial example, which marks the fragile ones."""
 
     def __post_init__(self) -> None:
-        if self.seed < 0 or self.seed >= 2**63:
-            raise InputError(f"seed must lie in [0, 2^63), got {self.seed}")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise InputError(f"seed must be a whole number in [0, 2^63), got {shown(self.seed)}")
         if not self.attacks:
             raise InputError("an evaluation needs at least one attack")
 

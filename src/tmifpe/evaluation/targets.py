@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tmifpe.core import seeding
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 
 TARGET_RULES = ("second", "least-likely", "random")
 
@@ -29,13 +29,13 @@ def choose_targets(rule: str | int, logits: Tensor, labels: Tensor, indices: Ten
     classes = logits.shape[1]
     if isinstance(rule, int):
         if not 0 <= rule < classes:
-            raise InputError(f"target class {rule} does not exist: the model has classes 0 to {classes - 1}")
+            raise InputError(f"target class {shown(rule)} does not exist: the model has classes 0 to {classes - 1}")
         return torch.full_like(labels, rule)
     if rule == "random":
         draw = seeding.uniform(seed, indices, _STREAM, 0, (1,))[:, 0]
         return (labels + 1 + (draw * (classes - 1)).long()) % classes
     if rule not in TARGET_RULES:
-        raise InputError(f"targets must be one of {', '.join(TARGET_RULES)} or a class number, got {rule!r}")
+        raise InputError(f"targets must be one of {', '.join(TARGET_RULES)} or a class number, got {shown(rule)}")
     sign = 1.0 if rule == "second" else -1.0
     own = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, labels[:, None], True)
     return (sign * logits).masked_fill(own, -torch.inf).argmax(dim=1)
