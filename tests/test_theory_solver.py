@@ -199,6 +199,15 @@ def test_newton_never_settles_on_a_minimum(start: float) -> None:
     assert min(abs(found / peak - 1) for peak in peaks) < 1e-9
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numpy_and_torch_agree(dtype: torch.dtype) -> None:
+    """Few classes are solved by numpy on a CPU and by torch elsewhere: the same code, so the same t."""
+    d = torch.from_numpy(random_rows(np.random.default_rng(4), 300, 10)).to(dtype)
+    t, low, high = (torch.full((300,), s, dtype=dtype) for s in (1.2, 0.70, 2.102))
+    by_torch = _newton(d.t().contiguous(), t, low, high, 7)
+    torch.testing.assert_close(solve_t(d), by_torch, rtol={torch.float32: 2e-6, torch.float64: 1e-14}[dtype], atol=0)
+
+
 def test_three_maxima() -> None:
     found = local_maxima(gaps((1.0, 1), (5.612, 10), (15.8928, 416)))
     assert [round(t, 3) for t, _ in found] == [0.879, 0.694, 0.581]

@@ -12,7 +12,9 @@ __all__ = ["T_TWO", "bracket", "height", "lambert_w", "local_maxima", "one_step_
 
 import math
 from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,11 +88,17 @@ def solve_t(d: Tensor, classes: int | None = None) -> Tensor:
     if count == 2:
         return d.new_full((d.shape[0],), T_TWO)
     # Classes first: a sum over the leading axis runs along the rows and is several times faster for few classes.
-    ratios = d.t().clamp(max=_FAR).contiguous()
+    ratios = d.detach().t().clamp(max=_FAR).contiguous()
     low, high = low * (1.0 - _WIDEN), high * (1.0 + _WIDEN)
     if count <= _UNIMODAL:
+        steps = _STEPS[d.dtype][0 if count <= 10 else 1]
         start, floor, ceiling = (ratios.new_full((d.shape[0],), t) for t in (1.2, low, high))
-        return _newton(ratios, start, floor, ceiling, _STEPS[d.dtype][0 if count <= 10 else 1])
+        if d.device.type != "cpu":
+            return _newton(ratios, start, floor, ceiling, steps)
+        # On so few numbers the loop is all overhead, of which numpy has a third of torch's.
+        with np.errstate(all="ignore"):
+            found = _newton(ratios.numpy(), start.numpy(), floor.numpy(), ceiling.numpy(), steps, xp=np)
+        return torch.from_numpy(found)
     return _highest(ratios, _log_grid(low, high, _GRID, ratios))
 
 
@@ -118,30 +126,29 @@ def local_maxima(d: Tensor, points: int = 4096) -> list[tuple[float, float]]:
     return [(float(t[i]), float(top[i])) for i in order]
 
 
-def _newton(d: Tensor, t: Tensor, low: Tensor, high: Tensor, steps: int) -> Tensor:
+def _newton(d: Any, t: Any, low: Any, high: Any, steps: int, xp: Any = torch) -> Any:
     """Newton's method in log t on L = log(t m/(1+q)) (L < 0 where G rises), bisecting where a step leaves the bracket.
 
-    d is (K-1, n); t, low and high are (n,). A step onto an end is accepted: refusing it would throw a
-    converged iterate back to the middle. NaN (no rival at all) compares false and bisects, so t stays finite.
+    d is (K-1, n); t, low and high are (n,); arrays of `xp`, torch or numpy. A step onto an end is accepted: refusing
+    it would throw a converged iterate back to the middle. NaN (no rival at all) compares false and bisects, so t stays
+    finite.
     """
-    one = torch.ones_like(t)  # a tensor: torch is twice as slow with a Python number, and this loop is all overhead
-    powers = torch.stack((torch.ones_like(d), d, d * d))
-    minus = -d
+    one, nil = xp.ones_like(t), xp.full_like(t, _NIL)  # arrays: torch is slower with a Python number
+    powers = xp.stack((xp.ones_like(d), d, d * d))
     floor, ceiling = low, high
     for k in range(steps):
-        q, s1, s2 = (powers * torch.exp((minus * t).clamp_(min=_NIL))).sum(dim=1).unbind(0)
+        q, s1, s2 = (powers * xp.exp(xp.maximum(d * -t, nil))).sum(1)
         tm, b = t * s1 / q, q + one
         ratio = tm / b
-        # minus the slope of L in log t, which is 1 - t V/m + t m q/(1+q)
-        fall = torch.addcmul(t * s2 / s1 - (tm + one), ratio, q, value=-1)
-        step = t * torch.exp(torch.log(ratio) / fall)
+        fall = t * s2 / s1 - tm - one - ratio * q  # minus the slope of L in log t, 1 - t V/m + t m q/(1+q)
+        step = t * xp.exp(xp.log(ratio) / fall)
         if k < 2:
             # The ends are tight and not yet tried, so a step beyond them is best cut off there.
-            t = torch.minimum(torch.maximum(step, floor), ceiling)
+            t = xp.minimum(xp.maximum(step, floor), ceiling)
             continue
         rising = tm < b
-        low, high = torch.where(rising, t, low), torch.where(rising, high, t)
-        t = torch.where((step >= low) & (step <= high), step, torch.sqrt(low * high))
+        low, high = xp.where(rising, t, low), xp.where(rising, high, t)
+        t = xp.where((step >= low) & (step <= high), step, xp.sqrt(low * high))
     return t
 
 
