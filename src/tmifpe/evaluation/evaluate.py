@@ -17,9 +17,17 @@ import torch
 from torch import Tensor
 
 from tmifpe.attacks import PGD, Queries, Tally, attack_spelling
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 from tmifpe.core.types import Classifier, Data, Model, Threat
 from tmifpe.data import as_data, subset
+from tmifpe.evaluation.asked import (
+    MOST_DRAWS,
+    as_targets,
+    check_attacks,
+    check_model,
+    check_threat,
+    check_whole,
+)
 from tmifpe.evaluation.column import AnyAttack, column_attack
 from tmifpe.evaluation.doubts import Doubts, second_opinion
 from tmifpe.evaluation.draws import own_draws
@@ -35,7 +43,7 @@ from tmifpe.norms import get_norm
 
 SHARD_SECONDS = 10.0
 """About how much work a shard should be: what a killed run loses at most, against what storing costs."""
-SHARD_EXAMPLES, SHARD_VALUES = 2**14, 2**24
+SHARD_EXAMPLES, SHARD_VALUES = 2**13, 2**24
 """And how large at most, in examples and in input values: memory must not grow with the data."""
 
 
@@ -62,12 +70,15 @@ class Request:
     progress: Callable[[Progress], None] = field(default=lambda _: None)
 
     def __post_init__(self) -> None:
-        for option in ("limit", "batch_size", "shard_size", "eot", "repeats"):
-            value = getattr(self, option)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise InputError(f"{option} must be a whole number of at least 1, got {value!r}")
+        for option in ("limit", "batch_size", "shard_size"):
+            if getattr(self, option) is not None:
+                check_whole(option, getattr(self, option))
+        for option in ("eot", "repeats"):
+            check_whole(option, getattr(self, option), most=MOST_DRAWS)
+        check_whole("seed", self.seed, least=0, most=2**63 - 1)
         if self.mode not in ("verdict", "strongest"):
-            raise InputError(f"mode must be 'verdict' or 'strongest', got {self.mode!r}")
+            raise InputError(f"mode must be 'verdict' or 'strongest', got {shown(self.mode)}")
+        object.__setattr__(self, "targets", as_targets(self.targets))
 
 
 def evaluate(
@@ -105,6 +116,8 @@ def evaluate(
         recorder = (store if isinstance(store, Store) else Store(store)).recorder(fresh)
     classifier = model if isinstance(model, Classifier) else None
     network: Model = classifier.module if classifier is not None else model  # pyright: ignore[reportAssignmentType]
+    check_model(network)
+    check_threat(threat)
     source = _select(as_data(data), request)
     if classifier is not None:
         check_compatible(classifier, source)
@@ -131,24 +144,22 @@ def _run(spec: RunSpec, job: Job, request: Request, recorder: Recorder) -> Resul
     try:
         plan = recorder.begin(spec, lambda: _plan(job, request), str(job.lent.device))
         job = replace(job, batch_size=plan.batch_size)
-        recalled = {shard.shard: shard for shard in recorder.recall(request.keep_adv or request.repeats > 1)}
-        done, doubts = _Total(plan.n, request), Doubts(request.checks, request.repeats, request.transfer_adv)
+        done, doubts = _Total(plan, request), Doubts(request.checks, request.repeats, request.transfer_adv)
         doubts.recall(recorder.finished())
         doubts.before(job)
-        for shard in range(len(plan)):
-            if shard in recalled:
-                done.add(recalled[shard])
-                doubts.shard(job, recalled[shard])
-                continue
+        for recalled in recorder.recall(request.keep_adv or request.repeats > 1):
+            done.add(recalled)
+            doubts.shard(job, recalled)
+        resumed, earlier = done.done, done.seconds
+        for shard in done.missing():
             since = time.perf_counter()
             result = run_shard(job, shard, plan.positions(shard), done.tick)
             result.seconds = time.perf_counter() - since
             recorder.save(result)
             done.add(result)
             doubts.shard(job, result)
-        resumed = sum(len(shard.outcomes) for shard in recalled.values())
-        seconds = time.perf_counter() - began + sum(shard.seconds for shard in recalled.values())
-        result = Result(spec, plan, Outcomes.concat(done.outcomes), done.tally, seconds, resumed, adv=done.joined_adv())
+        seconds = time.perf_counter() - began + earlier
+        result = Result(spec, plan, done.outcomes, done.tally, seconds, resumed, adv=done.joined_adv())
         doubts.after(job, result.outcomes)
         result = replace(result, flags=doubts.flags, check_forwards=doubts.forwards, repeated=doubts.repeated(result.n))
         recorder.end(result)
@@ -160,20 +171,28 @@ def _run(spec: RunSpec, job: Job, request: Request, recorder: Recorder) -> Resul
 class _Total:
     """What the finished shards add up to, and the progress bar's arithmetic."""
 
-    def __init__(self, n: int, request: Request) -> None:
-        self.n, self.request = n, request
-        self.outcomes: list[Outcomes] = []
-        self.adv: list[Tensor] = []
+    def __init__(self, plan: Plan, request: Request) -> None:
+        self.plan, self.n, self.request = plan, plan.n, request
+        # One table for all, filled in place: many small arrays that stay would keep the heap from shrinking.
+        self.outcomes = Outcomes.blank(plan.n)
+        self.adv: dict[int, Tensor] = {}
+        self.shards: set[int] = set()
         self.tally = Tally()
         self.done = self.robust = 0
+        self.seconds = 0.0
+
+    def missing(self) -> list[int]:
+        return [shard for shard in range(len(self.plan)) if shard not in self.shards]
 
     def add(self, shard: ShardResult) -> None:
-        self.outcomes.append(shard.outcomes)
+        self.shards.add(shard.shard)
+        self.outcomes.put(self.plan.positions(shard.shard), shard.outcomes)
+        self.seconds += shard.seconds
         self.tally = self.tally + shard.tally
         self.done += len(shard.outcomes)
         self.robust += int(shard.outcomes.robust.sum())
         if self.request.keep_adv and shard.adv is not None:
-            self.adv.append(shard.adv.cpu())
+            self.adv[shard.shard] = shard.adv.cpu()
         self.request.progress(Progress(self.n, self.done, self.robust, self.done - self.robust))
 
     def tick(self, done: int, wrong: int) -> None:
@@ -182,7 +201,7 @@ class _Total:
         self.request.progress(Progress(self.n, self.done + done, robust, self.done - self.robust + wrong))
 
     def joined_adv(self) -> Tensor | None:
-        return torch.cat(self.adv) if self.adv else None
+        return torch.cat([self.adv[shard] for shard in sorted(self.adv)]) if self.adv else None
 
 
 def _request(options: dict[str, Any]) -> Request:
@@ -197,7 +216,9 @@ def _attacks(attack: AnyAttack | str | Sequence[AnyAttack | str]) -> tuple[AnyAt
     several: Sequence[AnyAttack | str] = (
         attack if isinstance(attack, Sequence) and not isinstance(attack, str) else [attack]
     )
-    return tuple(column_attack(one) if isinstance(one, str) else one for one in several)
+    attacks = tuple(column_attack(one) if isinstance(one, str) else one for one in several)
+    check_attacks(attacks)
+    return attacks
 
 
 def _select(data: Data, request: Request) -> Data:
@@ -208,6 +229,8 @@ def _select(data: Data, request: Request) -> Data:
     if isinstance(request.targets, Tensor) and request.targets.shape != (len(data),):
         raise InputError(f"targets must be {len(data)} classes, one per example, got {tuple(request.targets.shape)}")
     given = request.transfer_adv
+    if given is not None and not isinstance(given, Tensor):
+        raise InputError(f"transfer_adv must be a tensor of images, got {type(given).__name__}")
     if given is not None and given.shape != (len(data), *data.shape):
         raise InputError(f"transfer_adv must be of shape {(len(data), *data.shape)}, got {tuple(given.shape)}")
     return data
@@ -254,7 +277,7 @@ def _plan(job: Job, request: Request) -> Plan:
     n = len(job.data)
     batch = min(request.batch_size or _batch_size(job), n)
     if request.shard_size is not None:
-        return Plan(n, batch, request.shard_size)
+        return Plan(n, batch, min(request.shard_size, n))
     seconds = _seconds_per_look(job, batch) * sum(attack.budget for attack in job.attacks)
     most = max(batch, min(SHARD_EXAMPLES, SHARD_VALUES // math.prod(job.data.shape)))
     size = max(4 * batch, batch * math.ceil(SHARD_SECONDS / seconds / batch)) if seconds > 0 else most

@@ -123,6 +123,11 @@ class Outcomes:
     def take(self, positions: NDArray[np.integer] | NDArray[np.bool_]) -> Outcomes:
         return Outcomes(**{name: getattr(self, name)[positions] for name in _DTYPES})
 
+    def put(self, positions: range, part: Outcomes) -> None:
+        """Overwrite the rows at `positions`, a run without gaps."""
+        for name in _DTYPES:
+            getattr(self, name)[positions.start : positions.stop] = getattr(part, name)
+
     @property
     def correct(self) -> NDArray[np.bool_]:
         return self.clean_pred == self.label

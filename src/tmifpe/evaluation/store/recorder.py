@@ -158,8 +158,11 @@ def insert_outcomes(
 
 
 def _numbered(run: StoredRun, result: ShardResult) -> Iterator[tuple[object, ...]]:
+    """Rows of plain numbers: a bool would take SQLite's slow way of adapting unknown types."""
     positions = run.plan.positions(result.shard)
-    return ((run.id, position, *row) for position, row in zip(positions, result.outcomes.rows(), strict=True))
+    columns = (getattr(result.outcomes, name) for name in Outcomes.columns())
+    numbers = [(column.view("uint8") if column.dtype == bool else column).tolist() for column in columns]
+    return zip([run.id] * len(positions), positions, *numbers, strict=True)
 
 
 def _now() -> str:

@@ -33,11 +33,13 @@ TABLES = (
         session INTEGER REFERENCES sessions ON DELETE SET NULL,
         forwards INTEGER NOT NULL, backwards INTEGER NOT NULL, seconds REAL NOT NULL, digest TEXT NOT NULL,
         PRIMARY KEY (run, shard)) WITHOUT ROWID""",
+    # No foreign key: it would be checked for each of very many rows. A trigger removes them with their run.
     """CREATE TABLE outcomes (
-        run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, position INTEGER NOT NULL,
+        run INTEGER NOT NULL, position INTEGER NOT NULL,
         "index" INTEGER NOT NULL, label INTEGER NOT NULL, target INTEGER NOT NULL, clean_pred INTEGER NOT NULL,
         adv_pred INTEGER NOT NULL, fooled INTEGER NOT NULL, stage INTEGER NOT NULL, steps_used INTEGER NOT NULL,
         margin REAL, size REAL, marks INTEGER NOT NULL, PRIMARY KEY (run, position)) WITHOUT ROWID""",
+    "CREATE TRIGGER removed AFTER DELETE ON runs BEGIN DELETE FROM outcomes WHERE run = old.id; END",
 )
 
 MIGRATIONS: Mapping[int, tuple[str, ...]] = {}
