@@ -20,11 +20,25 @@ class _Group(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         from rich.console import Console
 
+        from tmifpe.cli.console import harmless
+
         try:
             return super().invoke(ctx)
-        except InputError as error:
-            Console(stderr=True, soft_wrap=True).print(f"error: {error}", style="red", markup=False, highlight=False)
+        except (InputError, MemoryError, RuntimeError) as error:
+            sentence = str(error) if isinstance(error, InputError) else _out_of_memory(error)
+            if sentence is None:
+                raise
+            said = harmless(f"error: {sentence}")
+            Console(stderr=True, soft_wrap=True).print(said, style="red", markup=False, highlight=False)
             raise typer.Exit(2) from error
+
+
+def _out_of_memory(error: BaseException) -> str | None:
+    """What to do when memory runs out; None for any other error, which is ours to explain."""
+    kind, text = type(error).__name__, str(error)
+    if kind in ("MemoryError", "OutOfMemoryError") or "can't allocate memory" in text or "out of memory" in text:
+        return f"out of memory: try a smaller --batch-size ({text.partition(chr(10))[0][:200] or kind})"
+    return None
 
 
 app = typer.Typer(
@@ -54,13 +68,16 @@ def _root(
 
 
 def _register() -> None:
-    from tmifpe.cli import audit, compare, demo, evaluate, listing, runs, table1, table_targeted
+    from tmifpe.cli import audit, compare, demo, evaluate, figure1, listing, runs, table1, table_targeted, theory
 
     app.command("evaluate")(with_options(evaluate.evaluate))
     app.command("compare")(with_options(compare.compare))
     app.command("table1")(with_options(table1.table1))
     app.command("table-targeted")(with_options(table_targeted.table_targeted))
     app.command("audit")(with_options(audit.audit))
+    # A row of logits may start with a minus sign, which must not be taken for an option.
+    app.command("theory", context_settings={"ignore_unknown_options": True})(theory.theory)
+    app.command("figure1")(figure1.figure1)
     app.add_typer(runs.runs)
     app.command("list")(listing.listing)
     app.command("demo")(demo.demo)
@@ -71,4 +88,9 @@ _register()
 
 def main() -> None:
     """The `tmifpe` command."""
+    import sys
+
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character shows another, not a traceback
+            stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
     app()

@@ -62,11 +62,12 @@ def audit(
 def audit_table(result: Audit) -> Table:
     """One row per precision and loss: shares in percent, errors at their 99th percentile."""
     from rich import box
-    from rich.markup import escape
     from rich.table import Table
 
+    from tmifpe.cli.console import plain
+
     title = f"{result.model} on {result.data}: {int(result.correct.sum())} correctly classified of {result.n}"
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE)
+    table = Table(title=plain(title), title_justify="left", box=box.SIMPLE)
     for heading in ("format", "loss"):
         table.add_column(heading, no_wrap=True)
     for heading in ("zero\n%", "label\nlost %", "NaN\n%", "error p99\nby logits", "error p99\nby input",
@@ -75,7 +76,7 @@ def audit_table(result: Audit) -> Table:
     for finding in result.findings:
         table.add_row(
             finding.precision,
-            escape(finding.loss),
+            plain(finding.loss),
             _share(max(finding.logits.zero, finding.input.zero)),
             _share(finding.label_lost),
             _share(max(finding.logits.nonfinite, finding.input.nonfinite)),
@@ -110,6 +111,6 @@ def _p99(error: Quantiles) -> str:
 
 def _ran(result: Audit) -> tuple[str, ...]:
     """What ran in which precision; one line if there is nothing to warn of."""
-    if any("emulated" in note for note in result.notes):
+    if any("ran in it" not in note for note in result.notes):
         return result.notes
     return (f"The whole network ran in fp64 (the reference) and in {', '.join(result.precisions)}.",)

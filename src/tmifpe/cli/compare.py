@@ -58,13 +58,12 @@ def compare(
 
 def comparison_table(title: str, result: Comparison) -> Table:
     """Robust accuracy in percent per loss, the difference to CE, the strongest in bold."""
-    from rich.markup import escape
     from rich.table import Table
 
-    from tmifpe.cli.console import percent
+    from tmifpe.cli.console import percent, plain
 
     many = len(result.seeds) > 1
-    table = Table(title=escape(f"{title}: clean {percent(result.clean_accuracy)} %"), title_justify="left")
+    table = Table(title=plain(f"{title}: clean {percent(result.clean_accuracy)} %"), title_justify="left")
     headings = ["loss", "robust %", "95 % interval", "to CE", "seconds", *(["min", "max", "all seeds"] if many else [])]
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "loss" else "right")
@@ -75,7 +74,7 @@ def comparison_table(title: str, result: Comparison) -> Table:
         bold = "bold" if mean == best else ""
         low, high = first.interval
         row = [
-            escape(loss),
+            plain(loss),
             percent(mean),
             f"{percent(low)} to {percent(high)}",
             f"{100 * (mean - means['ce']):+.2f}" if "ce" in means else "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["bar", "percent", "plain", "print_json", "progress_on_stderr", "result_table"]
+__all__ = ["bar", "harmless", "percent", "plain", "print_json", "progress_on_stderr", "result_table"]
 
 import json
 import sys
@@ -37,7 +37,7 @@ def bar() -> Progress:
 def progress_on_stderr(title: str) -> Iterator[Callable[[Step], None]]:
     """Examples done, the robust accuracy so far with its bounds, examples per second, time left."""
     with bar() as shown:
-        task = shown.add_task(escape(title), total=None, note="")
+        task = shown.add_task(plain(title), total=None, note="")
 
         def told(step: Step) -> None:
             low, high = step.bounds
@@ -49,9 +49,19 @@ def progress_on_stderr(title: str) -> Iterator[Callable[[Step], None]]:
         yield told
 
 
+def harmless(text: str) -> str:
+    """Text on one line that cannot steer a terminal: no escape sequences, no line breaks.
+
+    >>> harmless("a\\x1b[31m\\nb") == "a\N{REPLACEMENT CHARACTER}[31m b"
+    True
+    """
+    flat = " ".join(text.splitlines())
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in flat)
+
+
 def plain(text: str) -> str:
-    """A name from a file or a store, harmless on a terminal: no markup, no escape sequences."""
-    return escape("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
+    """A name from a file or a store for rich to print: harmless, and without markup."""
+    return escape(harmless(text))
 
 
 def percent(value: float) -> str:
@@ -62,7 +72,7 @@ def result_table(result: Result) -> Table:
     from tmifpe.evaluation.intervals import student
 
     spec = result.spec
-    table = Table(title=escape(f"{spec.model} on {spec.data}"), show_header=False, title_justify="left")
+    table = Table(title=plain(f"{spec.model} on {spec.data}"), show_header=False, title_justify="left")
     table.add_column(style="dim")
     table.add_column()
     low, high = result.interval
@@ -73,16 +83,16 @@ def result_table(result: Result) -> Table:
         ),
         ("clean accuracy", f"{percent(result.clean_accuracy)} %"),
         ("examples", f"{result.n}, of which broken {result.broken}"),
-        ("threat", f"{spec.threat.norm}, eps {spec.threat.eps:.6g}"),
-        ("attack", escape("; ".join(spec.attacks))),
-        ("precision, mode, seed", f"{spec.precision}, {spec.mode}, {spec.seed}"),
+        ("threat", plain(f"{spec.threat.norm}, eps {spec.threat.eps:.6g}")),
+        ("attack", plain("; ".join(spec.attacks))),
+        ("precision, mode, seed", plain(f"{spec.precision}, {spec.mode}, {spec.seed}")),
         ("cost", f"{result.seconds:.1f} s, {result.tally.forwards} forwards, {result.tally.backwards} backwards"),
     ]
     if spec.targets != "none":
-        rows.insert(2, ("success rate", f"{percent(result.success_rate)} % towards {escape(spec.targets)}"))
+        rows.insert(2, ("success rate", f"{percent(result.success_rate)} % towards {plain(spec.targets)}"))
     if spec.verify != "none":
         second = f"{percent(result.second_robust_accuracy)} % robust, {len(result.fragile)} examples differ (fragile)"
-        rows.insert(1, (f"in {escape(spec.verify)}", second))
+        rows.insert(1, (f"in {plain(spec.verify)}", second))
     if result.repeated:
         mean = sum(result.repeated) / len(result.repeated)
         bounds = " to ".join(percent(bound) for bound in student(result.repeated))
@@ -92,7 +102,7 @@ def result_table(result: Result) -> Table:
     for name, text in rows:
         table.add_row(name, text)
     for flag in result.flags:
-        table.add_row(f"[yellow]flag: {escape(flag.name)}[/yellow]", escape(f"{flag.seen} {flag.advice}"))
+        table.add_row(f"[yellow]flag: {plain(flag.name)}[/yellow]", plain(f"{flag.seen} {flag.advice}"))
     return table
 
 

@@ -179,13 +179,14 @@ def export(
 @runs.command("repair")
 def repair(store: Folder = STORE) -> None:
     """Rebuild a damaged or lost database from the shard files; the old one is kept beside it."""
+    from tmifpe.cli.console import harmless
     from tmifpe.evaluation.store.repair import repair as rebuild
 
     done = rebuild(Path(store).expanduser())
     kept = f"; the old database is {done.kept.name}" if done.kept else ""
     typer.echo(f"{done.shards} shards of {done.runs} runs are back{kept}")
     for line in done.unreadable:
-        typer.echo(line, err=True)
+        typer.echo(harmless(line), err=True)
 
 
 def _store(folder: str) -> Store:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-__all__ = ["attack_from", "doubts_from", "load_sources", "request_from", "seeds_from", "threat_from", "write_file"]
+__all__ = [
+    "attack_from",
+    "check_output",
+    "doubts_from",
+    "folder_from",
+    "load_sources",
+    "request_from",
+    "seeds_from",
+    "threat_from",
+    "whole",
+    "write_file",
+]
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tmifpe.cli.options import AttackOptions, SourceOptions, TrustOptions
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 
 if TYPE_CHECKING:
     from tmifpe.attacks import PGD
@@ -85,7 +96,7 @@ def _transferred(path: str | None) -> Any:
         return None
     try:
         tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"cannot read adversarial examples from {path}: {error}") from error
     if "adv" not in tensors:
         raise InputError(f"{path} holds no tensor 'adv'; give a file that --save-adv wrote")
@@ -98,15 +109,25 @@ def _numbers(name: str, text: str | None) -> tuple[float, ...] | None:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"--{name} must be numbers separated by commas, got {text!r}") from None
+        raise InputError(f"--{name} must be numbers separated by commas, got {shown(text)}") from None
 
 
 def _batch_size(text: str) -> int | None:
     if text == "auto":
         return None
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"--batch-size must be auto or a whole number of at least 1, got {text!r}")
-    return int(text)
+    number = whole(text)
+    if not number:
+        raise InputError(f"--batch-size must be auto or a whole number of at least 1, got {shown(text)}")
+    return number
+
+
+def whole(text: str) -> int | None:
+    """The number that the text is, if it is a whole one that could be meant.
+
+    >>> whole("12"), whole("-1"), whole("9" * 5000)
+    (12, None, None)
+    """
+    return int(text) if text.isdecimal() and len(text) <= 18 else None
 
 
 def _targets(text: str | None, data: Data) -> Any:
@@ -117,11 +138,15 @@ def _targets(text: str | None, data: Data) -> Any:
 
     if text is None or text in TARGET_RULES:
         return text
-    if text.isdecimal():
-        return int(text)
-    if not Path(text).is_file():
+    if (number := whole(text)) is not None:
+        return number
+    try:
+        is_file = Path(text).is_file()
+    except (OSError, ValueError):  # a name too long, or with a null byte
+        is_file = False
+    if not is_file:
         raise InputError(
-            f"--targets must be {', '.join(TARGET_RULES)}, a class number or a file of classes, got {text!r}"
+            f"--targets must be {', '.join(TARGET_RULES)}, a class number or a file of classes, got {shown(text)}"
         )
     targets = torch.tensor(read_numbers(text))
     if len(targets) != len(data):
@@ -136,14 +161,42 @@ def seeds_from(text: str | None, single: int) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"--seeds must be whole numbers separated by commas, got {text!r}") from None
+        raise InputError(f"--seeds must be whole numbers separated by commas, got {shown(text)}") from None
+
+
+def folder_from(text: str) -> Path:
+    """A folder that the user named; whether it is there is asked when it is needed."""
+    try:
+        folder = Path(text).expanduser()
+        folder.is_dir()
+    except (OSError, ValueError, RuntimeError) as error:  # a name too long, with a null byte, or of no user
+        raise InputError(f"{shown(text)} cannot be a folder: {error}") from None
+    return folder
 
 
 def write_file(path: str, content: bytes) -> None:
     """A file that the user named: complete, or not there at all."""
     from tmifpe.evaluation.store.files import write_durably
 
+    check_output(path)
+    target = Path(path).expanduser()
     try:
-        write_durably(Path(path).expanduser(), content)
+        if target.exists() and not target.is_file():  # a pipe or a device is written to, never replaced
+            target.write_bytes(content)
+        else:
+            write_durably(target, content)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def check_output(path: str | None) -> None:
+    """`InputError` if a file that is to be written at the end cannot be: said before the work, not after it."""
+    if path is None:
+        return
+    try:
+        target = Path(path).expanduser()
+        problem = "it is a folder" if target.is_dir() else "" if target.parent.is_dir() else "there is no such folder"
+    except (OSError, ValueError, RuntimeError) as error:  # a name too long, with a null byte, or of no user
+        problem = str(error)
+    if problem:
+        raise InputError(f"cannot write {shown(path)}: {problem}")

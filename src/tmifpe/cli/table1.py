@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = ["table1"]
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -56,7 +55,7 @@ def table1(
     from tmifpe.attacks import PGD
     from tmifpe.cli.console import progress_on_stderr
     from tmifpe.cli.interrupt import interruptible
-    from tmifpe.cli.sources import seeds_from
+    from tmifpe.cli.sources import folder_from, seeds_from
     from tmifpe.core.options import split_list
     from tmifpe.evaluation.lend import pick_device
     from tmifpe.evaluation.paper_rows import choose_rows
@@ -68,7 +67,7 @@ def table1(
     place = str(pick_device(device))
     options: dict[str, Any] = {"limit": limit, "device": place, "seeds": seeds_from(seeds, 0), "batch_size": batch_size}
     options |= {"store": keep.folder, "fresh": keep.fresh}
-    folders = Path(weights_dir).expanduser(), Path(data_dir).expanduser()
+    folders = folder_from(weights_dir), folder_from(data_dir)
     with interruptible(keep.folder) as check, progress_on_stderr("Table 1") as told:
         options["progress"] = lambda _, step: (check(), told(step))
         found = [measure_row(row, *folders, columns, PGD(steps=steps), **options).to_json() for row in chosen]
@@ -118,15 +117,15 @@ def _show(rows: list[dict[str, Any]], console: Console) -> None:
 
 
 def _table(row: dict[str, Any]) -> Any:
-    from rich.markup import escape
     from rich.table import Table
 
+    from tmifpe.cli.console import plain
     from tmifpe.report import table1 as report
 
     many = len(row["seeds"]) > 1
     clean = row["clean"]
     title = f"{report.heading(row)}: {row['n']} images, clean {clean['measured']:.2f} (printed {clean['printed']:.2f})"
-    table = Table(title=escape(title), title_justify="left")
+    table = Table(title=plain(title), title_justify="left")
     for head in ["column", "measured", "printed", "diff", "95 %", *(["min–max", "union"] if many else []), "s"]:
         table.add_column(head, justify="left" if head == "column" else "right", no_wrap=head != "column")
     best = min(column["measured"] for column in row["columns"].values())
@@ -135,7 +134,7 @@ def _table(row: dict[str, Any]) -> Any:
             ["", ""] if column["printed"] is None else [f"{column['printed']:.2f}", f"{column['difference']:+.2f}"]
         )
         low, high = column["interval"]
-        cells = [escape(name), f"{column['measured']:.2f}", *printed, f"{low:.2f}–{high:.2f}"]
+        cells = [plain(name), f"{column['measured']:.2f}", *printed, f"{low:.2f}–{high:.2f}"]
         if many:
             cells += [f"{column['min']:.2f}–{column['max']:.2f}", f"{column['worst_case']:.2f}"]
         cells.append(f"{sum(column['seconds']):.0f}")

@@ -64,28 +64,30 @@ def table_targeted(
 
 
 def _rules(text: str | None) -> list[str | int]:
+    from tmifpe.cli.sources import whole
     from tmifpe.core.errors import did_you_mean
     from tmifpe.core.options import split_list
 
     known = ("least-likely", "second", "random")
     rules: list[str | int] = []
     for word in split_list(text) if text is not None else known:
-        if word not in known and not word.isdecimal():
+        number = whole(word)
+        if word not in known and number is None:
             raise did_you_mean("target", word, known)
-        rules.append(int(word) if word.isdecimal() else word)
+        rules.append(word if number is None else number)
     return rules
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    from rich.markup import escape
     from rich.table import Table
 
+    from tmifpe.cli.console import plain
     from tmifpe.report.targeted import cells
 
     losses = list(rows[0]["losses"])
     table = Table(title="Success rate in percent of the images attacked", title_justify="left")
     for head in ("model", "target", "attacked", *losses):
-        table.add_column(escape(head), justify="left" if head in ("model", "target") else "right")
+        table.add_column(plain(head), justify="left" if head in ("model", "target") else "right")
     for row in rows:
-        table.add_row(escape(row["model"]), row["targets"], str(row["attacked"]), *cells(row, losses))
+        table.add_row(plain(row["model"]), row["targets"], str(row["attacked"]), *cells(row, losses))
     return table
