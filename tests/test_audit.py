@@ -259,6 +259,15 @@ def test_the_model_is_given_back_as_it_came() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def test_a_random_model_is_said_to_be_random_and_leaves_the_generator_alone() -> None:
+    model, images, labels = (lambda x: 3 * x.flatten(1)), torch.eye(4).reshape(4, 1, 2, 2), torch.arange(4)
+    before = torch.get_rng_state()
+    found = tmifpe.audit(lambda x: model(x) + 0.01 * torch.rand(len(x), 4), (images, labels), ["cw"], ["fp32"])
+    assert torch.equal(before, torch.get_rng_state())
+    assert found.notes[-1].startswith("this model gives other logits each time")
+    assert not any("each time" in note for note in tmifpe.audit(model, (images, labels), ["cw"], ["fp32"]).notes)
+
+
 def test_network_runs_for_real_where_it_can() -> None:
     model, x, _ = saturated(3.0)
     with network_in(model, "bf16", x) as network:
@@ -301,8 +310,8 @@ def test_verdicts() -> None:
         ({"losses": []}, "at least one"),
         ({"losses": ["ce", "ce"]}, "different losses"),
         ({"precisions": ["fp8"]}, "unknown precision"),
-        ({"limit": 0}, "limit must be at least 1"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"limit": 0}, "limit must be a whole number of at least 1"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
     ],
 )
 def test_bad_input(options: dict[str, Any], complaint: str) -> None:

@@ -13,12 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tmifpe.attacks.frozen import device_of
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numerics import is_usable, margin
 from tmifpe.core.types import Classifier, Data, Model
 from tmifpe.data import as_data, subset
 from tmifpe.evaluation.asked import check_model, check_whole
 from tmifpe.evaluation.audit_result import Audit, Cell
+from tmifpe.evaluation.draws import own_draws
 from tmifpe.evaluation.exact import exact, gradient, pinned
 from tmifpe.evaluation.measured import Flags, Measured, compare_gradients
 from tmifpe.evaluation.passes import Network, network_in
@@ -66,15 +68,17 @@ def audit(
     check_model(network)
     sample = source.fetch(range(min(2, len(source))))[0]
     with ExitStack() as stack:
+        stack.enter_context(own_draws(device_of(network) or torch.device("cpu")))
         reference = stack.enter_context(network_in(network, "fp64", sample))
         runs = [stack.enter_context(network_in(network, precision, sample)) for precision in precisions]
+        notes = [f"reference {reference.note}", *(run.note for run in runs), *_noise(reference, sample)]
         batches: list[_Batch] = []
         for start in range(0, len(source), batch_size):
             positions = range(start, min(start + batch_size, len(source)))
             batches.append(_measure(reference, runs, chosen, *source.fetch(positions)))
             progress(positions.stop, len(source))
     name = model.name if isinstance(model, Classifier) else type(model).__name__
-    return _joined(name, source, names, [reference, *runs], batches)
+    return _joined(name, source, [(loss, run.precision) for run in runs for loss in names], notes, batches)
 
 
 @dataclass(frozen=True)
@@ -122,14 +126,20 @@ def _check(z: Tensor, labels: Tensor) -> None:
         raise InputError("the model returns NaN or infinite logits in float64; check its weights and normalisation")
 
 
-def _joined(name: str, data: Data, losses: list[str], ran: list[Network], batches: list[_Batch]) -> Audit:
+def _noise(reference: Network, sample: Tensor) -> list[str]:
+    first, second = (reference.forward(sample)[0] for _ in range(2))
+    if torch.equal(first, second):
+        return []
+    return ["this model gives other logits each time it is asked: the errors by input are mostly its own noise"]
+
+
+def _joined(name: str, data: Data, pairs: list[tuple[str, str]], notes: list[str], batches: list[_Batch]) -> Audit:
     correct = torch.cat([batch.correct for batch in batches]).cpu().numpy()
     if not correct.any():
         raise InputError(
             f"{name} classifies none of the {len(correct)} examples of {data.name} correctly, so nothing would be "
             "attacked; check labels and normalisation"
         )
-    pairs = [(loss, network.precision) for network in ran[1:] for loss in losses]
     cells = [
         Cell(
             loss,
@@ -149,7 +159,7 @@ def _joined(name: str, data: Data, losses: list[str], ran: list[Network], batche
         correct,
         torch.cat([batch.delta for batch in batches]).cpu().numpy(),
         tuple(cells),
-        tuple(f"reference {network.note}" if network is ran[0] else network.note for network in ran),
+        tuple(notes),
     )
 
 

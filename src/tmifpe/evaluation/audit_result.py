@@ -57,7 +57,7 @@ class Audit:
     """The gap between the two largest logits, float64."""
     cells: tuple[Cell, ...]
     notes: tuple[str, ...]
-    """For each precision, and for the float64 reference, what ran in it and what was emulated."""
+    """For the float64 reference and each precision, what ran in it or was emulated; whether the model is random."""
 
     @property
     def n(self) -> int:
