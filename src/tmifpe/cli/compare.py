@@ -81,7 +81,9 @@ def comparison_table(title: str, result: Comparison) -> Table:
             f"{sum(run.seconds for run in result.results[loss]):.1f}",
         ]
         if many:
-            row += [percent(min(values)), percent(max(values)), percent(result.worst_case(loss))]
+            several = len(values) > 1  # AutoAttack is measured at the first seed only
+            spread = [percent(min(values)), percent(max(values)), percent(result.worst_case(loss))]
+            row += spread if several else ["", "", ""]
         table.add_row(*row, style=bold)
     return table
 

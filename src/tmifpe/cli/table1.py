@@ -136,7 +136,9 @@ def _table(row: dict[str, Any]) -> Any:
         low, high = column["interval"]
         cells = [plain(name), f"{column['measured']:.2f}", *printed, f"{low:.2f}–{high:.2f}"]
         if many:
-            cells += [f"{column['min']:.2f}–{column['max']:.2f}", f"{column['worst_case']:.2f}"]
+            several = len(column["values"]) > 1  # AutoAttack is measured at the first seed only
+            spread = [f"{column['min']:.2f}–{column['max']:.2f}", f"{column['worst_case']:.2f}"]
+            cells += spread if several else ["", ""]
         cells.append(f"{sum(column['seconds']):.0f}")
         table.add_row(*cells, style="bold" if column["measured"] == best else "")
     return table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Located", "Missing", "Row", "choose_rows", "load_row", "paper_rows"]
+__all__ = ["Located", "Missing", "Row", "choose_rows", "load_row", "paper_rows", "weights_needed"]
 
 import contextlib
 import json
@@ -94,7 +94,7 @@ def load_row(row: Row, weights_dir: Path, data_dir: Path, limit: int | None, dev
     needs: list[str] = []
     located = _locate(row, weights_dir)
     if located is None:
-        needs.append(_weights_needed(row, weights_dir))
+        needs.append(weights_needed(row, weights_dir))
     data = classifier = None
     try:
         data = load_data(f"{row.dataset}:{data_dir / row.dataset}", limit=limit)
@@ -155,15 +155,15 @@ def _zoo_layout(row: Row, located: Located) -> Iterator[Path | None]:
         yield Path(temporary)
 
 
-def _weights_needed(row: Row, folder: Path) -> str:
-    export = f"{folder / row.id}.pt2 or .onnx (the model exported by yourself)"
+def weights_needed(row: Row, folder: Path) -> str:
+    """Which file the row needs, and where it is published."""
     if row.model is None or row.weights is None:
         source = f", from {row.published}" if row.published else "; no weights are published"
-        return f"weights: {export}{source}"
+        return f"weights: {folder / row.id}.pt2 or .onnx (the model exported by yourself{source})"
     places = [str(_zoo_file(row, folder))] if row.model.startswith("robustbench:") else []
     if not places or _unique(row):
         places.append(str(folder / row.weights))
-    return f"weights: {' or '.join(places)} for {row.model}, from {row.published}; or {export}"
+    return f"weights: {' or '.join(places)} ({row.model}, from {row.published})"
 
 
 def _describes(text: str, row: Row) -> bool:

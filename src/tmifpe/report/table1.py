@@ -7,6 +7,8 @@ __all__ = ["heading", "latex", "markdown", "significance"]
 from collections.abc import Sequence
 from typing import Any
 
+from tmifpe.report.comparison import time_ratio
+
 _NORMS = {"linf": "ℓ∞", "l2": "ℓ2"}
 _DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
 
@@ -44,12 +46,15 @@ def _block(row: dict[str, Any]) -> str:
         cells = [_cell(name), _number(column["measured"]), _number(column["printed"]), _signed(column["difference"])]
         cells.append(f"{low:.2f} to {high:.2f}")
         if many:
-            cells += [_number(column[key]) for key in ("min", "max", "worst_case")]
-        cells.append(f"{sum(column['seconds']) / len(column['seconds']):.0f}")
+            several = len(column["values"]) > 1  # AutoAttack is measured at the first seed only
+            cells += [_number(column[key]) if several else "" for key in ("min", "max", "worst_case")]
+        cells.append(f"{column['seconds'][0]:.0f}")
         lines.append(f"| {' | '.join(cells)} |")
     seeds = ", ".join(str(seed) for seed in row["seeds"])
     said = f"{row['n']} images, seed{'s' if many else ''} {seeds}."
-    notes = [said, *row["remarks"], significance(row), *([f"Note: {row['note']}."] if row["note"] else [])]
+    seconds = {name: sum(column["seconds"]) / len(column["seconds"]) for name, column in row["columns"].items()}
+    notes = [said, *row["remarks"], significance(row), time_ratio(seconds)]
+    notes += [f"Note: {row['note']}."] if row["note"] else []
     return f"### {heading(row)}\n\n" + "\n".join(lines) + "\n\n" + " ".join(note for note in notes if note)
 
 

@@ -1,0 +1,74 @@
+"""A comparison of losses as Markdown, from the plain values of `tmifpe compare --json`."""
+
+from __future__ import annotations
+
+__all__ = ["markdown", "time_ratio"]
+
+import itertools
+from typing import Any
+
+
+def markdown(plain: dict[str, Any]) -> str:
+    """A table with one line per column, and what can be said of the differences."""
+    columns = plain["losses"]
+    first = next(iter(columns.values()))
+    many = len(plain["seeds"]) > 1
+    heads = ["column", "robust %", "95 % interval", *(["min", "max", "all seeds together"] if many else [])]
+    lines = [f"| {' | '.join([*heads, 'seconds'])} |", "|---|" + "---:|" * len(heads)]
+    for name, column in columns.items():
+        low, high = column["interval"]
+        cells = [name, _percent(column["mean"]), f"{_percent(low)} to {_percent(high)}"]
+        if many:
+            several = len(column["robust_accuracies"]) > 1  # AutoAttack is measured at the first seed only
+            cells += [_percent(column[key]) if several else "" for key in ("min", "max", "worst_case")]
+        lines.append(f"| {' | '.join([*cells, format(column['seconds'], '.0f')])} |")
+    threat = f"{first['norm']} eps {first['eps']:.6g}"
+    seeds = f"seed{'s' if many else ''} {', '.join(map(str, plain['seeds']))}"
+    said = [
+        f"{first['n']} images, clean {_percent(plain['clean_accuracy'])}, {threat}, {seeds}.",
+        _spread(plain),
+        _pairs(plain["pairs"]),
+        time_ratio({name: column["seconds"] for name, column in columns.items()}),
+        _flags(columns),
+    ]
+    return "\n".join(lines) + "\n\n" + " ".join(text for text in said if text)
+
+
+def time_ratio(seconds: dict[str, float]) -> str:
+    """How much longer AutoAttack took than PGD with T-MIFPE, where both were measured."""
+    if "autoattack" not in seconds or not seconds.get("tmifpe"):
+        return ""
+    ratio = seconds["autoattack"] / seconds["tmifpe"]
+    return f"AutoAttack took {ratio:.0f} times as long as PGD with T-MIFPE."
+
+
+def _spread(plain: dict[str, Any]) -> str:
+    if plain["spread"] is None:
+        return ""
+    means = [column["mean"] for column in plain["losses"].values()]
+    gaps = [abs(a - b) for a, b in itertools.combinations(means, 2)]
+    below = sum(gap <= plain["spread"] for gap in gaps)
+    return (
+        f"The seed alone moves a loss by up to {_percent(plain['spread'])} points; {below} of the {len(gaps)} "
+        "differences between two means are not larger than that."
+    )
+
+
+def _pairs(pairs: list[dict[str, Any]]) -> str:
+    real = [f"{pair['first']} / {pair['second']} (p = {pair['p']:.2g})" for pair in pairs if pair["differs"]]
+    if not pairs:
+        return ""
+    test = "McNemar's exact test on the same images, 5 %"
+    if not real:
+        return f"No two columns differ by more than chance ({test})."
+    return f"More than chance ({test}): {', '.join(real)}."
+
+
+def _flags(columns: dict[str, Any]) -> str:
+    raised = [(name, dict.fromkeys(flag["name"] for flag in column["flags"])) for name, column in columns.items()]
+    named = "; ".join(f"{name}: {', '.join(flags)}" for name, flags in raised if flags)
+    return f"Flags ([what they mean](flags.md)): {named}." if named else ""
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.2f}"

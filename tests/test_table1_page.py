@@ -1,0 +1,63 @@
+"""docs/table1.md says what docs/data says, and the texts made from measurements keep to them."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+from tmifpe.report import comparison
+
+ROOT = Path(__file__).resolve().parent.parent
+NAMES = ("table1-*.json", "compare-*.json", "l2-*.json", "targeted-*.json")
+
+
+def column(mean: float, seconds: float, values: tuple[float, ...] = (), flags: tuple[str, ...] = ()) -> dict:
+    several = values or (mean,)
+    return {
+        "n": 100,
+        "norm": "linf",
+        "eps": 0.3,
+        "mean": mean,
+        "interval": [mean - 0.05, mean + 0.05],
+        "robust_accuracies": list(several),
+        "min": min(several),
+        "max": max(several),
+        "worst_case": min(several),
+        "seconds": seconds,
+        "flags": [{"name": name} for name in flags],
+    }
+
+
+def test_page_is_up_to_date():
+    script = runpy.run_path(str(ROOT / "scripts" / "write_table1.py"))
+    page = script["render"](ROOT / "docs" / "data")
+    assert page == (ROOT / "docs" / "table1.md").read_text(encoding="utf-8"), "run scripts/write_table1.py"
+
+
+def test_measurements_say_where_they_come_from():
+    for pattern in NAMES:
+        for path in (ROOT / "docs" / "data").glob(pattern):
+            plain = json.loads(path.read_text(encoding="utf-8"))
+            assert plain["command"].startswith("tmifpe "), path.name
+            assert {"version", "versions", "machine"} <= set(plain), path.name
+            assert "/home/" not in path.read_text(encoding="utf-8"), path.name
+
+
+def test_comparison_as_markdown():
+    columns = {
+        "ce": column(0.5, 10, (0.49, 0.51)),
+        "tmifpe": column(0.45, 20, (0.44, 0.46), ("incomplete-optimisation",)),
+        "autoattack": column(0.4, 900),
+    }
+    pairs = [{"first": "ce", "second": "tmifpe", "p": 0.01, "differs": True}]
+    text = comparison.markdown(
+        {"losses": columns, "seeds": [0, 1], "spread": 0.02, "clean_accuracy": 0.9, "pairs": pairs}
+    )
+    assert "| ce | 50.00 | 45.00 to 55.00 | 49.00 | 51.00 | 49.00 | 10 |" in text
+    assert "| autoattack | 40.00 | 35.00 to 45.00 |  |  |  | 900 |" in text
+    assert "AutoAttack took 45 times as long" in text
+    assert "up to 2.00 points; 0 of the 3" in text
+    assert "ce / tmifpe (p = 0.01)" in text
+    assert "tmifpe: incomplete-optimisation" in text
+    assert comparison.time_ratio({"ce": 1.0, "autoattack": 5.0}) == ""
