@@ -18,7 +18,7 @@ from tmifpe.version import __version__
 
 if TYPE_CHECKING:
     from tmifpe import theory
-    from tmifpe.attacks import PGD, bim, fgsm, get_attack, mim
+    from tmifpe.attacks import GAMA, PGD, bim, fgsm, get_attack, mim
     from tmifpe.core.types import Classifier, Data, Threat
     from tmifpe.data import load_data
     from tmifpe.evaluation.audit import Audit, audit
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tmifpe.models import load_model
 
 __all__ = [
+    "GAMA",
     "PGD",
     "Audit",
     "Classifier",
@@ -59,7 +60,7 @@ __all__ = [
 
 # Resolved on first use, so that `tmifpe --help` does not wait for torch.
 _HOMES = {
-    "tmifpe.attacks": ["PGD", "bim", "fgsm", "get_attack", "mim"],
+    "tmifpe.attacks": ["GAMA", "PGD", "bim", "fgsm", "get_attack", "mim"],
     "tmifpe.core.types": ["Classifier", "Data", "Threat"],
     "tmifpe.data": ["load_data"],
     "tmifpe.evaluation.audit": ["Audit", "audit"],
