@@ -112,6 +112,13 @@ class Outcomes:
         named = zip(_DTYPES.items(), columns, strict=True)
         return cls(**{name: np.asarray(values, dtype) for (name, dtype), values in named})
 
+    def is_table(self) -> bool:
+        """Whether every column has its dtype, and all one length; a file may say otherwise."""
+        return all(
+            getattr(self, name).dtype == dtype and getattr(self, name).shape == (len(self),)
+            for name, dtype in _DTYPES.items()
+        )
+
     @staticmethod
     def columns() -> list[str]:
         return list(_DTYPES)

@@ -119,13 +119,15 @@ def read_shard(path: Path) -> tuple[ShardResult, About, str]:
         cost = json.loads(head["shard"])
         adv = tensors.pop("adv")
         outcomes = Outcomes(**{name: column.numpy() for name, column in tensors.items()})
+        if not outcomes.is_table() or len(adv) != len(outcomes):
+            raise ValueError("its columns are not those of outcomes")
         if digest([adv]) != head["adv"] or outcomes_digest(outcomes) != head["outcomes"]:
             raise ValueError("its hash does not match")
         tally = Tally(int(cost["forwards"]), int(cost["backwards"]))
         return ShardResult(int(cost["shard"]), outcomes, adv, tally, float(cost["seconds"])), about, head["outcomes"]
     except FileNotFoundError as error:
         raise StoreError(f"{path} is missing; repeat the run with --fresh to have its adversarial examples") from error
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise StoreError(f"{path} is damaged ({error}); repeat the run with --fresh") from error
 
 

@@ -24,8 +24,10 @@ class RunLock:
 
     def acquire(self) -> None:
         self._path.parent.mkdir(exist_ok=True)
+        if self._path.parent.is_symlink() or self._path.is_symlink():
+            raise StoreError(f"{self._path} is a symbolic link; a run store keeps its files in itself")
         while self._handle is None:
-            handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
             try:
                 _lock(handle)
             except OSError as error:

@@ -83,9 +83,11 @@ def _add(connection: sqlite3.Connection, folder: Path, key: str, attempt: int, p
 def _checked(about: About, shard: ShardResult, path: Path) -> Plan:
     try:
         plan, spec = Plan(**about.plan), RunSpec.from_dict(about.spec)
-    except (TypeError, KeyError, ValueError) as error:
+        fits = 0 <= shard.shard < len(plan) and len(plan.positions(shard.shard)) == len(shard.outcomes)
+        fits = fits and spec.key() == about.key and isinstance(about.started, str)
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise StoreError(f"{path} is damaged ({error})") from error
-    if spec.key() != about.key or len(plan.positions(shard.shard)) != len(shard.outcomes):
+    if not fits:
         raise StoreError(f"{path} does not fit the run that it names")
     return plan
 

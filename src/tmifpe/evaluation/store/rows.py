@@ -110,20 +110,51 @@ def _run(row: tuple[Any, ...], folder: Path) -> StoredRun:
     try:
         known = {entry.name for entry in fields(RunSpec)}
         plain = {name: value for name, value in json.loads(spec).items() if name in known}
-        plan = Plan(int(n), int(batch_size), int(shard_size))
-        summary = None if result is None else dict(json.loads(result))
-        asked = RunSpec.from_dict(plain)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        _check_text(key, started, finished or "", *(plain[name] for name in _TEXTS if name in plain), *plain["attacks"])
+        return StoredRun(
+            id=int(run),
+            key=key,
+            attempt=int(attempt),
+            superseded=bool(superseded),
+            spec=RunSpec.from_dict(plain),
+            plan=Plan(int(n), int(batch_size), int(shard_size)),
+            started=started,
+            finished=finished,
+            result=None if result is None else _summary(json.loads(result)),
+            done=int(done),
+            seconds=float(seconds),
+        )
+    except _UNREADABLE as error:
         raise StoreError(damaged(folder, f"run {run} cannot be read")) from error
-    return StoredRun(
-        run, key, attempt, bool(superseded), asked, plan, started, finished, summary, int(done), float(seconds)
-    )
+
+
+_TEXTS = ("model", "model_identity", "data", "data_identity", "targets", "mode", "precision", "subset", "verify")
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What a database can raise that holds other kinds of values than were stored."""
+
+
+def _check_text(*values: object) -> None:
+    if not all(isinstance(value, str) for value in values):
+        raise TypeError("text is expected")
+
+
+def _summary(plain: Any) -> dict[str, Any]:
+    """The JSON of a finished run, if what is read out of it again is what was written."""
+    if not 0 <= float(plain["robust_accuracy"]) <= 1 or int(plain["check_forwards"]) < 0:
+        raise ValueError("no accuracy")
+    for flag in plain["flags"]:
+        _check_text(flag["name"], flag["seen"], flag["advice"])
+        if len(flag) != 3:
+            raise ValueError("no flag")
+    if not all(0 <= float(value) <= 1 for value in plain.get("repeated", ())):
+        raise ValueError("no accuracy")
+    return dict(plain)
 
 
 def stored_shards(connection: sqlite3.Connection, run: StoredRun) -> dict[int, str]:
     """The finished shards in order, and the hash of the outcomes of each."""
     rows = connection.execute("SELECT shard, digest FROM shards WHERE run = ? ORDER BY shard", (run.id,))
-    return {int(shard): str(found) for shard, found in rows}
+    return {int(shard): str(found) for shard, found in rows.fetchall()}
 
 
 def read_shards(connection: sqlite3.Connection, run: StoredRun, folder: Path) -> Iterator[ShardResult]:
@@ -132,14 +163,18 @@ def read_shards(connection: sqlite3.Connection, run: StoredRun, folder: Path) ->
         "SELECT shard, forwards, backwards, seconds, digest FROM shards WHERE run = ? ORDER BY shard", (run.id,)
     ).fetchall()
     for shard, forwards, backwards, seconds, expected in costs:
-        positions = run.plan.positions(int(shard))
         try:
+            positions = run.plan.positions(int(shard))
             outcomes = read_outcomes(connection, run, positions)
-        except (ValueError, TypeError, OverflowError) as error:
+            cost = Tally(int(forwards), int(backwards))
+            read = ShardResult(int(shard), outcomes, None, cost, float(seconds))
+        except _UNREADABLE as error:
             raise StoreError(damaged(folder, f"shard {shard} of run {run.name} cannot be read")) from error
-        if len(outcomes) != len(positions) or outcomes_digest(outcomes) != expected:
+        if not 0 <= read.shard < len(run.plan) or len(outcomes) != len(positions):
+            raise StoreError(damaged(folder, f"shard {shard} of run {run.name} is not one of its shards"))
+        if outcomes_digest(outcomes) != expected:
             raise StoreError(damaged(folder, f"shard {shard} of run {run.name} does not match its hash"))
-        yield ShardResult(int(shard), outcomes, None, Tally(int(forwards), int(backwards)), float(seconds))
+        yield read
 
 
 def read_outcomes(connection: sqlite3.Connection, run: StoredRun, positions: range) -> Outcomes:
@@ -150,10 +185,19 @@ def read_outcomes(connection: sqlite3.Connection, run: StoredRun, positions: ran
     return Outcomes.of_rows(rows.fetchall())
 
 
-def read_sessions(connection: sqlite3.Connection, run: StoredRun) -> list[Session]:
+def read_sessions(connection: sqlite3.Connection, run: StoredRun, folder: Path) -> list[Session]:
     rows = connection.execute(
         "SELECT started, versions, machine, (SELECT count(*) FROM shards WHERE session = s.id) "
         "FROM sessions s WHERE run = ? ORDER BY id",
         (run.id,),
     )
-    return [Session(row[0], json.loads(row[1]), json.loads(row[2]), row[3]) for row in rows]
+    try:
+        return [_session(*row) for row in rows.fetchall()]
+    except _UNREADABLE as error:
+        raise StoreError(damaged(folder, f"the sessions of run {run.name} cannot be read")) from error
+
+
+def _session(started: Any, versions: Any, machine: Any, shards: Any) -> Session:
+    told = dict(json.loads(versions)), dict(json.loads(machine))
+    _check_text(started, *(text for each in told for pair in each.items() for text in pair))
+    return Session(started, *told, int(shards))

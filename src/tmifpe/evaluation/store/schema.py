@@ -49,6 +49,8 @@ MIGRATIONS: Mapping[int, tuple[str, ...]] = {}
 def connect(folder: Path, *, write: bool) -> sqlite3.Connection:
     """The database of a store, made if it is to be written and is not there, brought to the current version."""
     path = folder / DATABASE
+    if path.is_symlink():
+        raise StoreError(f"{path} is a symbolic link; a run store keeps its files in itself")
     if write:
         folder.mkdir(parents=True, exist_ok=True)
     elif not path.is_file():
@@ -62,6 +64,7 @@ def connect(folder: Path, *, write: bool) -> sqlite3.Connection:
         if found != VERSION:
             _bring_up(connection, folder)
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")  # a store may come from elsewhere
     except BaseException:
         connection.close()
         raise

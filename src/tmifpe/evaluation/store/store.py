@@ -14,10 +14,10 @@ from pathlib import Path
 from torch import Tensor
 
 from tmifpe.attacks.queries import Tally
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 from tmifpe.evaluation.outcomes import Outcomes
 from tmifpe.evaluation.result import Flag, Result
-from tmifpe.evaluation.store.errors import explained
+from tmifpe.evaluation.store.errors import StoreError, explained
 from tmifpe.evaluation.store.files import read_adv, run_folder
 from tmifpe.evaluation.store.lock import RunLock
 from tmifpe.evaluation.store.recorder import StoreRecorder
@@ -40,7 +40,13 @@ class Store:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder).expanduser()
+        try:
+            self.folder = Path(folder).expanduser()
+            self.folder.is_dir()
+        except (OSError, ValueError, RuntimeError) as error:  # a name too long, with a null byte, or of no user
+            raise StoreError(f"{shown(folder)} cannot be the folder of a run store: {error}") from None
+        if not str(folder):
+            raise StoreError("a run store needs a folder; name one with --store DIR")
 
     def recorder(self, fresh: bool = False) -> StoreRecorder:
         """What `evaluate` writes to; with `fresh`, as a new attempt beside those that are there."""
@@ -48,8 +54,9 @@ class Store:
 
     def runs(self, *, superseded: bool = True) -> list[StoredRun]:
         """Oldest first; without those that were repeated, if not wanted. A store that is not there has no runs."""
-        if not (self.folder / DATABASE).exists():
-            return []
+        with explained(self.folder):
+            if not (self.folder / DATABASE).exists():
+                return []
         with self._reading() as connection:
             return [run for run in read_runs(connection, self.folder) if superseded or not run.superseded]
 
@@ -57,7 +64,7 @@ class Store:
         """The run of that key, or of the beginning of it (4 digits or more); KEY.2 is its second attempt."""
         match = _NAME.fullmatch(name)
         if match is None:
-            raise InputError(f"{name!r} is not the name of a run; tmifpe runs list shows them")
+            raise InputError(f"{shown(name)} is not the name of a run; tmifpe runs list shows them")
         with self._reading() as connection:
             runs = [run for run in read_runs(connection, self.folder) if run.key.startswith(match[1])]
         found = [run for run in runs if (run.attempt == int(match[2]) if match[2] else not run.superseded)]
@@ -92,7 +99,7 @@ class Store:
     def sessions(self, run: StoredRun) -> list[Session]:
         """Who worked on it: more than one where it was resumed."""
         with self._reading() as connection:
-            return read_sessions(connection, run)
+            return read_sessions(connection, run, self.folder)
 
     def remove(self, run: StoredRun) -> None:
         """Delete a run and its files; refused while a process works on it."""
