@@ -13,7 +13,7 @@ from tmifpe.attacks.ascent import Ascent, AscentState
 from tmifpe.attacks.queries import Objective
 from tmifpe.attacks.rows import Problem
 from tmifpe.core.errors import InputError, shown
-from tmifpe.losses import get_loss
+from tmifpe.losses import get_loss, spelling
 from tmifpe.norms import get_norm
 
 
@@ -46,7 +46,8 @@ class PGD(Ascent):
 
     def __post_init__(self) -> None:
         self.check()
-        get_loss(self.loss)
+        # The canonical text: one loss, one spelling, one key in the store.
+        object.__setattr__(self, "loss", spelling(get_loss(self.loss)))
         if not isinstance(self.random_start, bool):
             raise InputError(f"random_start must be true or false, got {shown(self.random_start)}")
 

@@ -7,9 +7,15 @@ __all__ = ["InputError", "MissingExtra", "did_you_mean", "shown"]
 import difflib
 from collections.abc import Iterable
 
+_LONGEST = 1000
+
 
 class InputError(ValueError):
     """The caller gave something that cannot work. The command line prints it and exits with 2."""
+
+    def __init__(self, text: str = "") -> None:
+        # A name or a library's message may be a page long; the sentence around it is what matters.
+        super().__init__(text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 4 :]}")
 
 
 class MissingExtra(InputError):

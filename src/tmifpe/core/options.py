@@ -27,7 +27,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     ('ce', {})
     """
     match = _FORM.fullmatch(text.strip()) if isinstance(text, str) and len(text) <= _LONGEST else None
-    if match is None:
+    if match is None or not _balanced(match[2] or ""):
         raise InputError(f"cannot read {shown(text)}; write it as name or name(option=value, ...)")
     name, inside = match.groups()
     options: dict[str, Any] = {}
@@ -79,6 +79,16 @@ def spell(name: str, options: Mapping[str, Any]) -> str:
         return name
     inside = ",".join(f"{key}={options[key]}" for key in sorted(options))
     return f"{name}({inside})"
+
+
+def _balanced(text: str) -> bool:
+    """Every parenthesis is opened before it is closed, and closed in the end."""
+    depth = 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def _value(text: str) -> Any:

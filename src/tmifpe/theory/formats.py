@@ -86,7 +86,7 @@ _LAM = {f.dtype: f.lam for f in FORMATS.values()}
 
 def format_of(name: str) -> Format:
     """The format of that name; an unknown name is an `InputError`."""
-    if name not in FORMATS:
+    if not isinstance(name, str) or name not in FORMATS:
         raise did_you_mean("precision", name, FORMATS)
     return FORMATS[name]
 

@@ -1,0 +1,170 @@
+"""One way to fuzz: a property is tried on a few cases in `make test`, on many in `make test-slow`, on many more in
+`make fuzz`; the cases are counted. They are the same every time but in `make fuzz`, which looks for new ones."""
+
+from __future__ import annotations
+
+__all__ = ["NASTY", "PROPERTIES", "TRIED", "damage", "fuzz", "mix", "sentence", "tried"]
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.cases import cases
+from tmifpe.core.errors import InputError
+
+T = TypeVar("T")
+
+TRIED: Counter[str] = Counter()
+"""Cases tried so far in this session, by property and size."""
+PROPERTIES: set[str] = set()
+"""Every property that has a test."""
+
+NASTY = [
+    "",
+    " ",
+    "\0",
+    "a\0b",
+    "-",
+    "--",
+    "-1",
+    "0",
+    "1.5",
+    "nan",
+    "inf",
+    "-inf",
+    "1e999",
+    "1/0",
+    "8/255",
+    "1_000",
+    "٣",
+    "²",
+    "9" * 25,
+    "9" * 5000,
+    "../",
+    "../../x",
+    "./.",
+    "~",
+    "~nobody-of-that-name/x",
+    "x" * 300,
+    "x/" * 3000,
+    "a:b",
+    ":",
+    "::",
+    "npz:",
+    "[red]x[/red]",
+    "[/]",
+    "<script>alert(1)</script>",
+    "&amp;\"'",
+    "\x1b[31mred\x1b[0m",
+    "\x07\x08\r\n",
+    "a\nb",
+    "\u202eabc",
+    "🦆",
+    "\ud800",
+    "\udcff",
+    "%s%n",
+    "{0}",
+    "$(touch x)",
+    "`touch x`",
+    "'; DROP TABLE runs; --",
+    "None",
+    "true",
+    "auto",
+    "ce",
+    "ce()",
+    "ce(",
+    "ce)",
+    "ce(a=1)",
+    "pgd(steps=1,loss=mifpe(T=2))",
+    "mifpe(T=1e308)",
+    "tmifpe(lam=1e-300)",
+    "(" * 200,
+    "," * 200,
+    "=",
+]
+"""Texts that have broken programs before. None begins with a slash: nothing outside a test's folder is named."""
+
+
+def fuzz(quick: int, slow: int, **strategies: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Any]:
+    """A test of a property in two sizes, from what is to hold of one case."""
+
+    def made(holds: Callable[..., None]) -> Any:
+        name = f"{holds.__module__}.{holds.__name__}"
+        PROPERTIES.add(name)
+
+        def test(size: str) -> None:
+            def counted(**case: Any) -> None:
+                TRIED[f"{name}[{size}]"] += 1
+                holds(**case)
+
+            searching = "TMIFPE_FUZZ" in os.environ
+            run = settings(
+                max_examples=cases({"quick": quick, "slow": slow}[size]),
+                deadline=None,
+                derandomize=not searching,
+                database=None,
+                suppress_health_check=list(HealthCheck),
+                print_blob=searching,
+            )(given(**strategies)(counted))
+            run()
+
+        test.__name__, test.__doc__, test.__module__ = holds.__name__, holds.__doc__, holds.__module__
+        sizes = ["quick", pytest.param("slow", marks=pytest.mark.slow)]
+        return pytest.mark.hypothesis(pytest.mark.parametrize("size", sizes)(test))
+
+    return made
+
+
+def tried(action: Callable[[], T]) -> T | None:
+    """What comes of it, or None where it was refused in one sentence; any other exception is the test's failure."""
+    try:
+        return action()
+    except InputError as error:
+        sentence(str(error))
+        return None
+
+
+def sentence(text: str) -> None:
+    """Something a person can read: not empty, not a page."""
+    assert text.strip()
+    assert len(text) < 1200, text
+    assert "Traceback" not in text
+
+
+def mix(*good: str) -> st.SearchStrategy[str]:
+    """Good values, nasty ones, and random text."""
+    text = st.text(max_size=12).map(lambda drawn: drawn.lstrip("/"))
+    return st.one_of(st.sampled_from(good), st.sampled_from(NASTY), text) if good else st.sampled_from(NASTY) | text
+
+
+@st.composite
+def damage(draw: st.DrawFn) -> Callable[[bytes], bytes]:
+    """A way to spoil a file: cut it, change, insert or repeat bytes, or be something else altogether."""
+    kind = draw(st.sampled_from(["cut", "flip", "flip", "flip", "insert", "drop", "zero", "tail", "other", "empty"]))
+    where, raw = draw(st.floats(0, 1, exclude_max=True)), draw(st.binary(min_size=1, max_size=8))
+    spots = draw(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4))
+
+    def spoil(content: bytes) -> bytes:
+        at = int(where * len(content))
+        if kind == "flip":
+            changed = bytearray(content)
+            for spot, bits in spots:
+                changed[int(spot * len(changed))] ^= bits
+            return bytes(changed)
+        spoilt = {
+            "cut": content[:at],
+            "insert": content[:at] + raw + content[at:],
+            "drop": content[:at] + content[at + len(raw) :],
+            "zero": content[:at] + bytes(len(raw)) + content[at + len(raw) :],
+            "tail": content + raw * 50,
+            "other": raw * 20,
+            "empty": b"",
+        }
+        return spoilt[kind]
+
+    return spoil
