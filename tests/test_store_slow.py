@@ -1,0 +1,105 @@
+"""Killed twenty times, a hundred thousand examples: what the store promises, seen on real processes."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.stores import call, command, environment, same
+from tmifpe.evaluation.store import Store
+
+pytestmark = pytest.mark.slow
+
+N, SHARD, KILLS = 500, 5, 20
+WORDS = ["evaluate", "digits-robust", "--eps", "0.1", "--steps", "40", "--batch-size", "5", "--no-checks"]
+WORDS += ["--shard-size", str(SHARD), "--json"]
+
+
+@pytest.mark.timeout(1800)
+def test_twenty_kills(tmp_path):
+    """SIGKILL at random moments, from the first import to the last shard; the outcomes are the uninterrupted ones."""
+    whole = tmp_path / "whole"
+    assert call(whole, *WORDS).returncode == 0
+    reference = Store(whole).result(Store(whole).runs()[0])
+    store, moments, seen = tmp_path / "killed", random.Random(0), 0
+    for kill in range(KILLS):
+        process = subprocess.Popen(
+            command(*WORDS), env=environment(store), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        if kill % 5:  # mostly while it works, sometimes while it starts
+            sessions = Store(store).runs() and len(Store(store).sessions(Store(store).runs()[0]))
+            wait_for_session(store, process, int(sessions or 0))
+            time.sleep(moments.uniform(0, 0.6))
+        else:
+            time.sleep(moments.uniform(0, 3))
+        assert process.poll() is None, "the run was to be killed before its end; give it more to do"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if runs := Store(store).runs():
+            assert runs[0].done >= seen, "what was stored is still there"
+            seen = runs[0].done
+    assert 0 < seen < N
+    finished = call(store, *WORDS)
+    assert finished.returncode == 0, finished.stderr
+    told = json.loads(finished.stdout)
+    assert told["resumed"] == seen
+    (run,) = Store(store).runs()
+    result = Store(store).result(run)
+    assert same(result, reference), "example by example"
+    assert sorted(result.outcomes.index.tolist()) == list(range(N)), "0 lost, 0 double"
+    assert told["robust_accuracy"] == reference.robust_accuracy
+    for one, two in zip(adv(store), adv(whole), strict=True):
+        assert bool((one == two).all())
+    assert not list(store.rglob("*.tmp"))
+    connection = sqlite3.connect(store / "runs.sqlite")
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+def adv(store: Path) -> Iterator:
+    return Store(store).adv(Store(store).runs()[0])
+
+
+def wait_for_session(store: Path, process: subprocess.Popen, before: int) -> None:
+    """Until the new process has begun to work on the run."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until and process.poll() is None:
+        runs = Store(store).runs()
+        if runs and len(Store(store).sessions(runs[0])) > before:
+            return
+        time.sleep(0.01)
+    raise AssertionError("the run did not begin")
+
+
+def load(examples: int, store: Path) -> dict[str, float]:
+    """What so many examples take under the default attack, in a process of its own."""
+    script = Path(__file__).with_name("store_load.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(examples), "100", str(store)],
+        env=environment(store) | {"PYTHONPATH": str(script.parent.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.timeout(1800)
+def test_memory_is_flat_and_storing_is_cheap(tmp_path):
+    few, many = load(10_000, tmp_path / "few"), load(100_000, tmp_path / "many")
+    assert (few["n"], many["n"]) == (10_000, 100_000)
+    assert many["broken"] > 9 * few["broken"] > 0
+    assert many["peak"] < 1.10 * few["peak"], f"peak memory grew from {few['peak']} to {many['peak']} KiB"
+    assert many["storing"] < 0.03 * many["seconds"], (
+        f"{many['storing']:.2f} s of {many['seconds']:.2f} s went to storing"
+    )
