@@ -204,6 +204,16 @@ def test_junit(tmp_path, store):
     assert suite.find("testcase/failure") is None
 
 
+def test_junit_has_the_flags_if_strict():
+    result = ask()
+    flagged = replace(result, flags=(tmifpe.Flag("masked", "what was seen.", "What to do."),))
+    for one, strict, tests, failures in ((result, True, 2, 0), (flagged, True, 2, 1), (flagged, False, 1, 0)):
+        suite = ET.fromstring(junit_xml(one, 0.0, strict))
+        assert (int(suite.get("tests")), int(suite.get("failures"))) == (tests, failures)
+        assert len(suite.findall("testcase")) == tests
+        assert len(suite.findall("testcase/failure")) == failures
+
+
 def test_junit_escapes_what_xml_cannot_say():
     result = ask()
     name = "<script>&\"'\x00\x1b[31m\ud800\uffff]]>"

@@ -179,6 +179,12 @@ def test_lost_database_is_rebuilt(tmp_path):
     assert [run.attempt for run in Store(tmp_path).runs()] == [1, 2]
 
 
+def test_there_is_nothing_to_repair(tmp_path):
+    with pytest.raises(StoreError, match="no run store"):
+        repair(tmp_path / "typo")
+    assert not (tmp_path / "typo").exists()
+
+
 def test_not_a_database(tmp_path):
     tmp_path.joinpath(DATABASE).write_bytes(b"this is not a database at all, but a text of some length" * 100)
     with pytest.raises(StoreError, match="damaged"):

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 __all__ = ["evaluate"]
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tmifpe.cli.options import AttackOptions, SourceOptions, StoreOptions, TrustOptions
-
-if TYPE_CHECKING:
-    from tmifpe.evaluation.result import Result
 
 
 def evaluate(
@@ -39,6 +36,8 @@ def evaluate(
     from tmifpe.cli.interrupt import interruptible
     from tmifpe.core.errors import InputError
     from tmifpe.evaluation.column import column_attack
+    from tmifpe.evaluation.store.export import adv_file
+    from tmifpe.report.junit import junit_xml
 
     if trust.strict and not trust.checks:
         raise InputError("--strict looks at flags, and --no-checks raises none; leave one of them out")
@@ -54,7 +53,10 @@ def evaluate(
     with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
         options["progress"] = lambda step: (check(), progress(step))
         result = tmifpe.evaluate(classifier, data, threat, chosen, **options)
-    _write(result, save_adv, junit, fail_below)
+    if save_adv is not None:
+        sources.write_file(save_adv, adv_file(result))
+    if junit is not None:
+        sources.write_file(junit, junit_xml(result, fail_below, trust.strict).encode())
     if json:
         console.print_json(result.to_json())
     else:
@@ -66,14 +68,3 @@ def evaluate(
         names = ", ".join(dict.fromkeys(flag.name for flag in result.flags))
         Console(stderr=True).print(f"flags were raised: {names}", style="yellow", markup=False)
         raise typer.Exit(3)
-
-
-def _write(result: Result, save_adv: str | None, junit: str | None, fail_below: float | None) -> None:
-    from tmifpe.cli.sources import write_file
-    from tmifpe.evaluation.store.export import adv_file
-    from tmifpe.report.junit import junit_xml
-
-    if save_adv is not None:
-        write_file(save_adv, adv_file(result))
-    if junit is not None:
-        write_file(junit, junit_xml(result, fail_below).encode())

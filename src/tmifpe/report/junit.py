@@ -13,27 +13,34 @@ from tmifpe.report.broken import describe
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit_xml(result: Result, at_least: float | None = None) -> str:
-    """One test case: the robust accuracy, failed if it is below `at_least`; what was broken is in its output."""
+def junit_xml(result: Result, at_least: float | None = None, strict: bool = False) -> str:
+    """A test case for the robust accuracy, failed if it is below `at_least`, with what was broken in its output;
+    if `strict`, another one for the flags, failed if there are any."""
     failed = at_least is not None and result.robust_accuracy < at_least
+    flagged = strict and bool(result.flags)
     spec, seconds = result.spec, f"{result.seconds:.3f}"
-    counts = {"tests": "1", "failures": str(int(failed)), "errors": "0", "skipped": "0", "time": seconds}
-    suite = ET.Element("testsuite", {"name": "tmifpe", **counts})
+    counts = {"tests": str(1 + strict), "failures": str(failed + flagged), "errors": "0", "skipped": "0"}
+    suite = ET.Element("testsuite", {"name": "tmifpe", **counts, "time": seconds})
     properties = ET.SubElement(suite, "properties")
     for name, value in result.to_json().items():
         ET.SubElement(properties, "property", {"name": name, "value": _legal(str(value))})
     title = f"robust accuracy on {spec.data}, {spec.threat.norm} eps {spec.threat.eps:.6g}"
-    case = ET.SubElement(
-        suite, "testcase", {"classname": _legal(f"tmifpe.{spec.model}"), "name": _legal(title), "time": seconds}
-    )
-    text = _legal(describe(result, at_least))
-    if failed:
-        failure = ET.SubElement(case, "failure", {"type": "RobustAccuracy", "message": text.partition("\n")[0]})
-        failure.text = text
-    else:
-        ET.SubElement(case, "system-out").text = text
+    suite.append(_case(spec.model, title, describe(result, at_least), failed))
+    if strict:
+        lines = [f"{flag.name}: {flag.seen} {flag.advice}" for flag in result.flags]
+        suite.append(_case(spec.model, "no flags", "\n".join(lines) or "no flag was raised", flagged))
     ET.indent(suite)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
+
+
+def _case(model: str, name: str, text: str, failed: bool) -> ET.Element:
+    case = ET.Element("testcase", {"classname": _legal(f"tmifpe.{model}"), "name": _legal(name)})
+    text = _legal(text)
+    if failed:
+        ET.SubElement(case, "failure", {"type": "tmifpe", "message": text.partition("\n")[0]}).text = text
+    else:
+        ET.SubElement(case, "system-out").text = text
+    return case
 
 
 def _legal(text: str) -> str:

@@ -34,6 +34,8 @@ class Repaired:
 def repair(folder: Path) -> Repaired:
     """Set the database aside and rebuild it from the shards. Runs come back unfinished: asking for one again takes
     all its shards from the store and finishes it."""
+    if not folder.is_dir():
+        raise StoreError(f"there is no run store at {folder}")
     with explained(folder), ExitStack() as held:
         found = list(attempts_on_disk(folder))
         for key in sorted({key for key, _ in found}):
