@@ -11,12 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 from tmifpe.theory import coefficient as co
 from tmifpe.theory.formats import FORMATS, Format, format_of
 from tmifpe.theory.scenario import Scenario
 from tmifpe.theory.show import as_html, as_text
 from tmifpe.theory.solver import local_maxima, one_step_t, solve_t
+
+
+_WIDEST = 1e100  # ratios of gaps, and what is divided by them, then stay finite
 
 
 @dataclass(frozen=True)
@@ -103,9 +106,13 @@ def analyse(
     fmt = format_of(precision)
     z = _checked(logits)
     for name, value in (("label", label), ("target", target)):
-        if value is not None and not 0 <= value < len(z):
-            raise InputError(f"{name} {value} is out of range: {len(z)} logits have the classes 0 to {len(z) - 1}")
+        if value is None and name == "target":
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < len(z):
+            raise InputError(f"{name} {shown(value)} is out of range: {len(z)} logits have the classes 0 to {len(z) - 1}")
     row = co.row_of(z, label if target is None else target, target is not None)
+    if row.delta < 1 / _WIDEST:
+        raise InputError(f"a gap Delta of {row.delta:g} leaves no room for the analysis, which is in float64")
     t = t_of(row, fmt)
     top = row.scenario.top
     return Analysis(
@@ -174,4 +181,6 @@ def _checked(logits: Tensor | Sequence[float]) -> Tensor:
         raise InputError(f"there is nothing to attack with {len(z)} class: logits need at least two")
     if not bool(torch.isfinite(z).all()):
         raise InputError("logits must be finite: leave out classes at -inf, which have no weight")
+    if float(z.abs().max()) > _WIDEST:
+        raise InputError(f"logits beyond {_WIDEST:g} leave no room for the analysis, which is in float64")
     return z

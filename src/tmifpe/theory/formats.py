@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tmifpe.core.errors import InputError, did_you_mean
+from tmifpe.core.errors import InputError, did_you_mean, shown
 
 _LN2 = math.log(2.0)
 
@@ -97,6 +97,6 @@ def lam_of(dtype: torch.dtype) -> float:
     >>> round(lam_of(torch.float32), 4)
     103.2789
     """
-    if dtype not in _LAM:
-        raise InputError(f"no lambda for {dtype}: it is not a binary floating-point format of at most 64 bits")
+    if not isinstance(dtype, torch.dtype) or dtype not in _LAM:
+        raise InputError(f"no lambda for {shown(dtype)}: it is not a binary floating-point format of at most 64 bits")
     return _LAM[dtype]

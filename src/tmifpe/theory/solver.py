@@ -83,6 +83,8 @@ def solve_t(d: Tensor, classes: int | None = None) -> Tensor:
     >>> round(solve_t(torch.tensor([[1.0, 1.0]], dtype=torch.float64)).item(), 12) == round(bracket(3)[1], 12)
     True
     """
+    if d.dim() != 2 or d.dtype not in _STEPS or d.is_meta or d.layout is not torch.strided:
+        raise InputError(f"ratios must be (n, K-1) in float32 or float64, got {d.dtype} of shape {tuple(d.shape)}")
     count = d.shape[1] + 1 if classes is None else classes
     low, high = bracket(count)
     if count == 2:
