@@ -388,6 +388,14 @@ def test_command(tmp_path: Path) -> None:
     assert (folder / "audit.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_command_refuses_a_folder_that_is_a_file_before_any_work(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "taken").write_text("")
+    run = CliRunner().invoke(app, ["audit", "no-such-model", "--out", str(tmp_path / "taken")])
+    assert run.exit_code == 2
+    assert "cannot make the folder" in run.output
+
+
 def test_command_in_words() -> None:
     run = CliRunner().invoke(app, ["audit", "digits-robust", "--limit", "8", "--losses", "ce,tmifpe"])
     assert run.exit_code == 0, run.output

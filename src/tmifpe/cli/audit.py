@@ -33,7 +33,10 @@ def audit(
     import tmifpe
     from tmifpe.cli import console, sources
     from tmifpe.core.options import split_list
+    from tmifpe.report.audit_files import prepare_folder, write_audit
 
+    if out is not None:
+        prepare_folder(out)
     classifier, data, _ = sources.load_sources(source)
     with console.bar() as shown:
         task = shown.add_task("audit", total=len(data), note="")
@@ -46,8 +49,6 @@ def audit(
             progress=lambda done, total: shown.update(task, completed=done, total=total),
         )
     if out is not None:
-        from tmifpe.report.audit_files import write_audit
-
         for path in write_audit(result, out):
             Console(stderr=True).print(f"wrote {path}", highlight=False, markup=False)
     if json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["draw_audit", "write_audit"]
+__all__ = ["draw_audit", "prepare_folder", "write_audit"]
 
 import csv
 import json
@@ -20,12 +20,22 @@ if TYPE_CHECKING:
 _COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")
 
 
-def write_audit(audit: Audit, folder: str | Path) -> list[Path]:
-    """Write audit.json, audit.csv and audit.png into `folder` (made if need be); returns their paths."""
+def prepare_folder(folder: str | Path) -> Path:
+    """Make the folder, and see that figures can be drawn: before the work, not after it."""
+    _figure_class()
     target = Path(folder).expanduser()
-    plain, table, figure = (target / f"audit.{end}" for end in ("json", "csv", "png"))
     try:
         target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
+    return target
+
+
+def write_audit(audit: Audit, folder: str | Path) -> list[Path]:
+    """Write audit.json, audit.csv and audit.png into `folder` (made if need be); returns their paths."""
+    target = prepare_folder(folder)
+    plain, table, figure = (target / f"audit.{end}" for end in ("json", "csv", "png"))
+    try:
         plain.write_text(json.dumps(audit.to_json(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
         rows = list(audit.rows())
         with table.open("w", newline="", encoding="utf-8") as file:
@@ -40,12 +50,8 @@ def write_audit(audit: Audit, folder: str | Path) -> list[Path]:
 
 def draw_audit(audit: Audit, path: str | Path) -> None:
     """Two panels: how large the gaps are beside the thresholds of CE, and what each loss loses in each precision."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("figures", "plots") from error
     # A Figure of its own, not pyplot's: no global state, no window.
-    figure = Figure(figsize=(12, 4.6), dpi=150, layout="constrained")
+    figure = _figure_class()(figsize=(12, 4.6), dpi=150, layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.25])
     _gaps(left, audit)
     _losses(right, audit)
@@ -53,6 +59,14 @@ def draw_audit(audit: Audit, path: str | Path) -> None:
         f"{Path(audit.model).name} on {audit.data}: {int(audit.correct.sum())} correctly classified examples"
     )
     figure.savefig(path)
+
+
+def _figure_class() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtra("figures", "plots") from error
+    return Figure
 
 
 def _gaps(axes: Any, audit: Audit) -> None:
