@@ -9,6 +9,8 @@ STAMP  := $(VENV)/.setup-done
 EXTRAS := all
 FUZZ   := 50
 # -qq: errors only.
+# One worker per core; torch's own threads would only get in each other's way.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 help: ## show this list
@@ -32,13 +34,13 @@ demo: setup ## the bundled models under all losses: a table, a figure, and what 
 	@$(BIN)/tmifpe demo
 
 test: setup ## the tests (a few minutes)
-	@$(BIN)/python -m pytest -m 'not slow'
+	@$(PYTEST) -m 'not slow'
 
 test-slow: setup ## full rows, killed runs, long fuzzing, memory
-	@$(BIN)/python -m pytest -m slow
+	@$(PYTEST) -m slow
 
 fuzz: setup ## property-based tests with FUZZ (50) times as many cases
-	@TMIFPE_FUZZ=$(FUZZ) $(BIN)/python -m pytest -m hypothesis --timeout=7200
+	@TMIFPE_FUZZ=$(FUZZ) $(PYTEST) -m hypothesis --timeout=7200
 
 lint: setup ## style and common mistakes
 	@$(BIN)/ruff check .

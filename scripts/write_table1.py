@@ -73,7 +73,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _source(path: Path, plain: dict[str, Any]) -> str:
-    return f"`docs/data/{path.name}`, version {plain['version']}:\n\n```sh\n{plain['command']}\n```\n"
+    """Where the numbers come from; a file may carry a `note`, written by hand, on how it was measured."""
+    note = f"{plain['note']}\n\n" if "note" in plain else ""
+    return f"{note}`docs/data/{path.name}`, version {plain['version']}:\n\n```sh\n{plain['command']}\n```\n"
 
 
 if __name__ == "__main__":
