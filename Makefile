@@ -8,9 +8,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.setup-done
 EXTRAS := all
 FUZZ   := 50
-# -qq: errors only.
 # One worker per core; torch's own threads would only get in each other's way.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+# -qq: errors only.
 PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 help: ## show this list
