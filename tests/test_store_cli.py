@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import signal
+import sqlite3
 import subprocess
 import time
 from dataclasses import replace
@@ -122,6 +123,10 @@ def test_runs_rm(store):
     call("runs", "rm", first)
     assert [run.key for run in Store(store).runs()] == [second]
     assert [folder.name for folder in (store / "adv").iterdir()] == [f"{second}-1"]
+    connection = sqlite3.connect(store / "runs.sqlite")
+    for table, rows in (("runs", 1), ("sessions", 1), ("shards", N // SHARD), ("outcomes", N)):
+        assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (rows,)
+    connection.close()
     assert ask(store).resumed == 0
 
 
@@ -248,10 +253,12 @@ def begun(store, process, shards: int = 1) -> None:
     raise AssertionError(f"nothing was stored; {process.communicate() if process.poll() is not None else 'too slow'}")
 
 
-LONG = [*CLI, "--steps", "300", "--fresh", "--json"]
+LONG = [*CLI, "--steps", "150", "--fresh", "--json"]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_interrupted_once(store, number, code):
     process = subprocess.Popen(
         command(*LONG), env=environment(store), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

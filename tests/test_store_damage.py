@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from tests.stores import SHARD, Killed, N, ask, attempt, killed_after, same
 from tmifpe.core.errors import InputError
-from tmifpe.evaluation.store import Store, StoreError, schema
+from tmifpe.evaluation.store import Store, StoreError, files, schema
 from tmifpe.evaluation.store.repair import repair
 
 DATABASE = "runs.sqlite"
@@ -93,6 +94,29 @@ def test_full_disk_at_every_moment(tmp_path):
             assert same(ask(store), reference)
             Store(store).remove(Store(store).runs()[0])
     assert len(stages) > 2, f"the disk was to fill up at different moments, but stopped at {stages}"
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOSPC, "is full; finished shards are kept"),
+        (errno.EDQUOT, "is full; finished shards are kept"),
+        (errno.EROFS, "cannot be written"),
+        (errno.EIO, "cannot be used: .*Input/output error"),
+    ],
+)
+def test_shard_file_cannot_be_written(tmp_path, monkeypatch, number, said):
+    def broken(handle):
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(Killed):
+        ask(tmp_path, progress=killed_after(17))
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "fsync", broken)
+        with pytest.raises(StoreError, match=said):
+            ask(tmp_path)
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert ask(tmp_path).resumed == 16
 
 
 def test_read_only_store(tmp_path):

@@ -14,7 +14,7 @@ import tmifpe
 from tests.stores import SHARD, THREAT, Killed, N, ask, killed_after, same
 from tmifpe.core.errors import InputError
 from tmifpe.evaluation.outcomes import Outcomes
-from tmifpe.evaluation.store import Store, StoreError, files, recorder
+from tmifpe.evaluation.store import Store, StoreError, files, lock, recorder
 from tmifpe.evaluation.store.lock import RunLock
 
 
@@ -74,6 +74,16 @@ def test_killed_while_storing(tmp_path, reference, monkeypatch, module, name):
     assert same(resumed, reference)
     assert resumed.resumed == done
     (folder,) = (tmp_path / "adv").iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == [f"{shard:06d}.safetensors" for shard in range(N // SHARD)]
+
+
+def test_what_a_killed_process_left_is_cleaned(tmp_path):
+    with pytest.raises(Killed):
+        ask(tmp_path, progress=killed_after(20))
+    (folder,) = (tmp_path / "adv").iterdir()
+    for left in (".000002.safetensors.tmp", "000004.safetensors", "000099.safetensors"):
+        (folder / left).write_bytes(b"half")
+    ask(tmp_path, keep_adv=True)
     assert sorted(path.name for path in folder.iterdir()) == [f"{shard:06d}.safetensors" for shard in range(N // SHARD)]
 
 
@@ -219,6 +229,23 @@ def test_a_removed_lock_file_is_not_mistaken_for_a_lock(tmp_path):
     with pytest.raises(StoreError):
         first.acquire()
     second.release()
+
+
+def test_a_lock_file_removed_at_the_wrong_moment(tmp_path, monkeypatch):
+    """Another process removes the run, and its lock file, between our opening the file and our locking it."""
+    path, kept = tmp_path / "locks" / "a.lock", lock._lock
+
+    def removed_first(handle):
+        monkeypatch.setattr(lock, "_lock", kept)
+        path.unlink()
+        kept(handle)
+
+    monkeypatch.setattr(lock, "_lock", removed_first)
+    first, second = RunLock(path), RunLock(path)
+    first.acquire()
+    with pytest.raises(StoreError):
+        second.acquire()
+    first.release()
 
 
 def test_result_of_a_stored_run_is_the_result(tmp_path):
