@@ -69,7 +69,9 @@ def test_margin_says_who_wins(made: Made, aim: int) -> None:
     z = made.tensor[is_usable(made.tensor)]
     labels = torch.full((len(z),), aim)
     gap = margin(z, labels)
-    ahead = z.gather(1, labels[:, None])[:, 0] > z.masked_fill(torch.eye(z.shape[1])[aim].bool(), -torch.inf).amax(dim=1)
+    ahead = z.gather(1, labels[:, None])[:, 0] > z.masked_fill(torch.eye(z.shape[1])[aim].bool(), -torch.inf).amax(
+        dim=1
+    )
     # A difference of equal infinities, or one that overflows, has no size, but never the wrong sign.
     known = ~gap.isnan()
     assert ((gap < 0) == ahead)[known].all()

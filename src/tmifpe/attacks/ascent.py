@@ -70,8 +70,8 @@ class Ascent(ABC):
             raise InputError(f"steps times restarts must stay below {MOST_LOOKS}, got {shown(self.budget)}")
         if not (is_number(self.momentum) and 0 <= self.momentum <= 1):
             raise InputError(f"momentum must lie in [0, 1], got {shown(self.momentum)}")
-        if not (is_number(self.step_size) and self.step_size > 0):
-            raise InputError(f"step_size must be positive (in units of eps), got {shown(self.step_size)}")
+        if not (is_number(self.step_size) and 0 < self.step_size <= 1e6):
+            raise InputError(f"step_size must lie in (0, 1e6], in units of eps, got {shown(self.step_size)}")
         if self.momentum_on not in ("iterate", "gradient"):
             raise InputError(f"momentum_on must be 'iterate' or 'gradient', got {shown(self.momentum_on)}")
         get_schedule(self.schedule)

@@ -45,8 +45,8 @@ class GAMA(Ascent):
 
     def __post_init__(self) -> None:
         self.check()
-        if not (is_number(self.weight) and self.weight >= 0):
-            raise InputError(f"weight must be a number of at least 0, got {shown(self.weight)}")
+        if not (is_number(self.weight) and 0 <= self.weight <= 1e6):
+            raise InputError(f"weight must lie in [0, 1e6], got {shown(self.weight)}")
         if not (is_number(self.decay) and 0 < self.decay <= 1):
             raise InputError(f"decay must be a share of the steps in (0, 1], got {shown(self.decay)}")
 

@@ -303,8 +303,11 @@ def _checked(
 ) -> Problem:
     if not isinstance(threat, Threat):
         raise InputError(f"the threat must be a Threat, e.g. Threat('linf', 8/255), got {type(threat).__name__}")
-    if not isinstance(x, Tensor) or x.dim() < 2 or x.dtype not in _FLOATING or x.is_meta or not x.numel():
-        what = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+    if not isinstance(x, Tensor):
+        raise InputError(f"x must be a tensor, got {type(x).__name__}")
+    usual = x.dtype in _FLOATING and x.layout is torch.strided and not x.is_meta
+    if not usual or x.dim() < 2 or not x.numel():
+        what = f"{x.dtype} of shape {tuple(x.shape)}"
         raise InputError(f"x must be a floating tensor (n, ...) with values, not empty, got {what}")
     if not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise InputError(f"seed must be a whole number in [0, 2^63), got {shown(seed)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Evaluated", "Objective", "Queries", "Tally"]
+__all__ = ["Evaluated", "Objective", "Queries", "Tally", "as_logits"]
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -79,13 +79,15 @@ class Queries:
 
     def _ask(self, x: Tensor) -> Tensor:
         self.tally.forwards += len(x)
-        logits = self.model(x if self.dtype is None else x.to(self.dtype))
-        usual = isinstance(logits, Tensor) and logits.is_floating_point() and logits.dim() == 2
-        if not usual or len(logits) != len(x) or not logits.shape[1]:
-            raise InputError(
-                f"for {len(x)} images the model must return logits ({len(x)}, classes), got {_describe(logits)}"
-            )
-        return logits
+        return as_logits(self.model(x if self.dtype is None else x.to(self.dtype)), len(x))
+
+
+def as_logits(output: object, n: int) -> Tensor:
+    """What a model returned for n images, if it can be logits (n, classes)."""
+    fits = isinstance(output, Tensor) and output.is_floating_point() and output.dim() == 2 and len(output) == n
+    if not isinstance(output, Tensor) or not fits or not output.shape[1]:
+        raise InputError(f"for {n} images the model must return logits ({n}, classes), got {_describe(output)}")
+    return output
 
 
 def _describe(output: object) -> str:

@@ -21,6 +21,10 @@ Model: TypeAlias = Callable[[Tensor], Tensor]
 """An `nn.Module` or any callable from images (n, C, H, W) to logits (n, K)."""
 
 
+_FAR = 1e6
+"""In units of the box: more than the diameter of any image, and little enough for every step to be a number."""
+
+
 @dataclass(frozen=True)
 class Threat:
     """What the attacker may do: move an image by at most `eps` in `norm`, inside the box [low, high].
@@ -42,6 +46,10 @@ class Threat:
             raise InputError(f"eps must not be negative, got {self.eps}")
         if not self.low < self.high:
             raise InputError(f"the box needs low < high, got [{self.low}, {self.high}]")
+        if self.high - self.low < 1e-30 or max(abs(self.low), abs(self.high)) > 1e30:
+            raise InputError(f"the box [{self.low}, {self.high}] leaves no room for arithmetic in float32")
+        if self.eps > _FAR * (self.high - self.low):
+            raise InputError(f"eps {self.eps:g} is far beyond the box [{self.low:g}, {self.high:g}]; mind the units")
 
 
 @dataclass(frozen=True)

@@ -123,5 +123,8 @@ class LazyData:
                     f"{self.name}: example {position} has shape {tuple(image.shape)}, the first one {self.shape}; "
                     "all images must have one size"
                 )
-        batch = as_images(torch.stack(images), self.name)
+        try:
+            batch = as_images(torch.stack(images), self.name)
+        except (RuntimeError, TypeError) as error:  # of several devices, layouts or kinds
+            raise InputError(f"the images of {self.name} do not fit together: {error}") from error
         return check_images(batch, self.name), check_labels(list(labels), len(batch), self.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Subset", "read_indices", "read_numbers", "subset"]
 
+import operator
 import re
 from collections.abc import Sequence
 from functools import cached_property
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 from tmifpe.core.hashing import digest
 from tmifpe.core.types import Data
 from tmifpe.data.checks import check_size, existing
@@ -131,9 +132,12 @@ def _position(data: Data, index: int | str) -> int:
     if isinstance(index, str):
         locate = getattr(data, "locate", None)
         if locate is None:
-            raise InputError(f"{index!r} is not an index; {data.name} has no file names, give whole numbers")
+            raise InputError(f"{shown(index)} is not an index; {data.name} has no file names, give whole numbers")
         return locate(index)
-    position = int(index)
+    try:
+        position = operator.index(index)
+    except TypeError:
+        raise InputError(f"{shown(index)} is not an index of {data.name}; give whole numbers") from None
     if not 0 <= position < len(data):
         raise InputError(
             f"index {position} is outside {data.name}, which has {len(data)} examples (0 … {len(data) - 1})"

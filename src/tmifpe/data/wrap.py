@@ -87,7 +87,7 @@ def as_label(label: Any) -> int:
 def _length(data: Dataset[Any]) -> int:
     try:
         return len(cast(Any, data))
-    except TypeError:
+    except Exception:  # none, or one that fails in its own way
         raise InputError(f"{type(data).__name__} has no length; give a Dataset with __len__") from None
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tmifpe.attacks.frozen import device_of, dtype_of
+from tmifpe.attacks.queries import as_logits
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Model
 from tmifpe.evaluation.lend import lend
@@ -54,7 +55,7 @@ class Network:
         """Detached logits in `dtype`, and the way back."""
         with torch.enable_grad():
             leaf = x.detach().to(self.device).to(self.dtype).to(self.layers).requires_grad_()
-            output = self.model(leaf)
+            output = as_logits(self.model(leaf), len(leaf))
 
         def back(weights: Tensor) -> Tensor:
             if not output.requires_grad:
@@ -87,7 +88,7 @@ def _real(stack: ExitStack, model: Model, precision: str, home: torch.device, sa
     try:
         lent = stack.enter_context(lend(model, precision, device))
         network = Network(lent.model, precision, dtype, dtype, device)
-        output = lent.model(sample.to(device).to(dtype))
+        output = as_logits(lent.model(sample.to(device).to(dtype)), len(sample))
         if output.dtype != dtype:  # a layer, or the callable itself, casts to a dtype of its own
             return None
         logits, back = network.forward(sample)

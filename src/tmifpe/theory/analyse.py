@@ -18,7 +18,6 @@ from tmifpe.theory.scenario import Scenario
 from tmifpe.theory.show import as_html, as_text
 from tmifpe.theory.solver import local_maxima, one_step_t, solve_t
 
-
 _WIDEST = 1e100  # ratios of gaps, and what is divided by them, then stay finite
 
 
@@ -109,7 +108,8 @@ def analyse(
         if value is None and name == "target":
             continue
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < len(z):
-            raise InputError(f"{name} {shown(value)} is out of range: {len(z)} logits have the classes 0 to {len(z) - 1}")
+            classes = f"{len(z)} logits have the classes 0 to {len(z) - 1}"
+            raise InputError(f"{name} {shown(value)} is out of range: {classes}")
     row = co.row_of(z, label if target is None else target, target is not None)
     if row.delta < 1 / _WIDEST:
         raise InputError(f"a gap Delta of {row.delta:g} leaves no room for the analysis, which is in float64")
