@@ -99,12 +99,13 @@ class Ascent(ABC):
         share = get_schedule(self.schedule)(number.to(state.x.dtype) / self.steps)
         ascent, velocity = self._direction(state, evaluated.grad, number)
         size = _column(threat.eps * self.step_size * share, state.x)
-        moved = norm.project(torch.addcmul(state.x, size, norm.direction(ascent)), problem.x, threat)
+        project = norm.projection(problem.x, threat)
+        moved = project(torch.addcmul(state.x, size, norm.direction(ascent)))
         if self.momentum_on == "iterate" and 0 < self.momentum < 1:
             weight = _column(torch.where(number == 0, 1.0, self.momentum).to(state.x.dtype), state.x)
             # x + m (u - x) + (1 - m)(x - x_) as a blend of u and 2x - x_.
-            coast = torch.sub(2 * state.x, state.previous)
-            moved = norm.project(torch.lerp(coast, moved, weight), problem.x, threat)
+            coast = torch.sub(state.x, state.previous).add_(state.x)
+            moved = project(torch.lerp(coast, moved, weight))
         state = AscentState(moved, state.x, velocity, state.looks + 1)
         return self._restarted(problem, state) if self.restarts > 1 else state
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["NORMS", "Norm", "get_norm"]
 
+from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 from torch import Tensor
@@ -23,6 +24,10 @@ class Norm(Protocol):
 
     def project(self, adv: Tensor, x: Tensor, threat: Threat) -> Tensor:
         """The nearest point (in the Euclidean sense) of ball ∩ box; x must lie in the box."""
+        ...
+
+    def projection(self, x: Tensor, threat: Threat) -> Callable[[Tensor], Tensor]:
+        """`project` for these images, what depends on them alone being computed once."""
         ...
 
     def direction(self, grad: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["L2"]
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -40,6 +41,9 @@ class L2:
         rows = outside.nonzero()[:, 0]
         boxed[rows] = _into_ball(adv[rows], x[rows], threat)
         return boxed
+
+    def projection(self, x: Tensor, threat: Threat) -> Callable[[Tensor], Tensor]:
+        return lambda adv: self.project(adv, x, threat)
 
     def direction(self, grad: Tensor) -> Tensor:
         grad = torch.nan_to_num(grad, nan=0.0)
