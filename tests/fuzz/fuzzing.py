@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-__all__ = ["NASTY", "PROPERTIES", "TRIED", "damage", "fuzz", "mix", "sentence", "tried"]
+__all__ = ["NASTY", "PROPERTIES", "TRIED", "damage", "damage_inside", "fuzz", "mix", "sentence", "tried"]
 
+import io
 import os
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -168,3 +170,24 @@ def damage(draw: st.DrawFn) -> Callable[[bytes], bytes]:
         return spoilt[kind]
 
     return spoil
+
+
+@st.composite
+def damage_inside(draw: st.DrawFn) -> Callable[[bytes], bytes]:
+    """A way to spoil one entry of a zip archive, whose checksums are then right again."""
+    spoil, which = draw(damage()), draw(st.floats(0, 1, exclude_max=True))
+    rename = draw(st.sampled_from([None, None, None, "x/../y", "evil.pkl", "code/x.py", "models/model.JSON"]))
+
+    def respoil(content: bytes) -> bytes:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            entries = [(info.filename, archive.read(info)) for info in archive.infolist()]
+        at, buffer = int(which * len(entries)), io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for place, (name, inside) in enumerate(entries):
+                spoilt = rename is not None and place == at
+                archive.writestr(
+                    f"{name.partition('/')[0]}/{rename}" if spoilt else name, spoil(inside) if place == at else inside
+                )
+        return buffer.getvalue()
+
+    return respoil
