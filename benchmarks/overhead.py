@@ -73,13 +73,13 @@ def main() -> None:
     parser.add_argument("--loss", default="tmifpe")
     options = parser.parse_args()
     tiny = tmifpe.load_model("mnist-fast", weights=options.weights_dir / "mnist_fast_at.pth").module
-    x, labels = tmifpe.load_data(f"mnist:{options.data_dir / 'mnist'}", limit=1024).fetch(range(1024))
+    x, labels = tmifpe.load_data(f"mnist:{options.data_dir / 'mnist'}").fetch(range(4 * options.batch_size))
     rows = [
         measure("mnist-fast", tiny, x, labels, 0.3, options.batch_size, options.rounds, options.steps, options.loss)
     ]
     mean, std = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
     residual = tmifpe.load_model(str(options.weights_dir / "cifar10_resnet4b.onnx"), mean=mean, std=std).module
-    x, labels = tmifpe.load_data(f"cifar10:{options.data_dir / 'cifar10'}", limit=512).fetch(range(512))
+    x, labels = tmifpe.load_data(f"cifar10:{options.data_dir / 'cifar10'}").fetch(range(846))
     rows.append(
         measure(
             "cifar10_resnet4b",
