@@ -87,8 +87,8 @@ class Plan:
     shard_size: int
 
     def __post_init__(self) -> None:
-        if min(self.batch_size, self.shard_size) < 1:
-            raise InputError("batch size and shard size must be at least 1")
+        if min(self.n, self.batch_size, self.shard_size) < 1:
+            raise InputError("examples, batch size and shard size must be at least 1")
 
     def __len__(self) -> int:
         return (self.n + self.shard_size - 1) // self.shard_size

@@ -28,6 +28,8 @@ def explained(folder: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise StoreError(_of_sqlite(folder, str(error))) from error
+    except UnicodeDecodeError as error:  # SQLite quotes what it cannot read, and Python cannot read the quotation
+        raise StoreError(damaged(folder, "malformed text")) from error
     except OSError as error:
         raise StoreError(_of_system(folder, error)) from error
 

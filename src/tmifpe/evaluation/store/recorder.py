@@ -130,7 +130,7 @@ class StoreRecorder:
 
     def _open_session(self, run: StoredRun, device: str) -> None:
         connection, _ = self._open
-        clean(run_folder(self._folder, run.key, run.attempt), set(stored_shards(connection, run)))
+        clean(run_folder(self._folder, run.key, run.attempt), set(stored_shards(connection, run, self._folder)))
         with_what, where = versions(), machine(device)
         self._about = About(run.key, run.attempt, run.spec.as_dict(), asdict(run.plan), run.started, with_what, where)
         with transaction(connection):

@@ -14,6 +14,7 @@ __all__ = [
 ]
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -110,7 +111,13 @@ def _run(row: tuple[Any, ...], folder: Path) -> StoredRun:
     try:
         known = {entry.name for entry in fields(RunSpec)}
         plain = {name: value for name, value in json.loads(spec).items() if name in known}
-        _check_text(key, started, finished or "", *(plain[name] for name in _TEXTS if name in plain), *plain["attacks"])
+        _check_text(
+            key,
+            started,
+            "" if finished is None else finished,
+            *(plain[name] for name in _TEXTS if name in plain),
+            *plain["attacks"],
+        )
         return StoredRun(
             id=int(run),
             key=key,
@@ -122,7 +129,7 @@ def _run(row: tuple[Any, ...], folder: Path) -> StoredRun:
             finished=finished,
             result=None if result is None else _summary(json.loads(result)),
             done=int(done),
-            seconds=float(seconds),
+            seconds=_finite(seconds),
         )
     except _UNREADABLE as error:
         raise StoreError(damaged(folder, f"run {run} cannot be read")) from error
@@ -138,6 +145,12 @@ def _check_text(*values: object) -> None:
         raise TypeError("text is expected")
 
 
+def _finite(value: Any) -> float:
+    if not math.isfinite(value):
+        raise ValueError("a finite number is expected")
+    return float(value)
+
+
 def _summary(plain: Any) -> dict[str, Any]:
     """The JSON of a finished run, if what is read out of it again is what was written."""
     if not 0 <= float(plain["robust_accuracy"]) <= 1 or int(plain["check_forwards"]) < 0:
@@ -151,10 +164,13 @@ def _summary(plain: Any) -> dict[str, Any]:
     return dict(plain)
 
 
-def stored_shards(connection: sqlite3.Connection, run: StoredRun) -> dict[int, str]:
+def stored_shards(connection: sqlite3.Connection, run: StoredRun, folder: Path) -> dict[int, str]:
     """The finished shards in order, and the hash of the outcomes of each."""
     rows = connection.execute("SELECT shard, digest FROM shards WHERE run = ? ORDER BY shard", (run.id,))
-    return {int(shard): str(found) for shard, found in rows.fetchall()}
+    try:
+        return {int(shard): str(found) for shard, found in rows.fetchall()}
+    except _UNREADABLE as error:
+        raise StoreError(damaged(folder, f"the shards of run {run.name} cannot be read")) from error
 
 
 def read_shards(connection: sqlite3.Connection, run: StoredRun, folder: Path) -> Iterator[ShardResult]:
@@ -167,7 +183,7 @@ def read_shards(connection: sqlite3.Connection, run: StoredRun, folder: Path) ->
             positions = run.plan.positions(int(shard))
             outcomes = read_outcomes(connection, run, positions)
             cost = Tally(int(forwards), int(backwards))
-            read = ShardResult(int(shard), outcomes, None, cost, float(seconds))
+            read = ShardResult(int(shard), outcomes, None, cost, _finite(seconds))
         except _UNREADABLE as error:
             raise StoreError(damaged(folder, f"shard {shard} of run {run.name} cannot be read")) from error
         if not 0 <= read.shard < len(run.plan) or len(outcomes) != len(positions):

@@ -7,7 +7,7 @@ __all__ = ["DATABASE", "MIGRATIONS", "TABLES", "VERSION", "connect", "transactio
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tmifpe.evaluation.store.errors import StoreError
@@ -51,10 +51,15 @@ def connect(folder: Path, *, write: bool) -> sqlite3.Connection:
     path = folder / DATABASE
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; a run store keeps its files in itself")
+    if path.exists() and not path.is_file():  # to open a pipe would be to wait for ever
+        raise StoreError(f"{path} is not a file; choose another store with --store DIR")
     if write:
         folder.mkdir(parents=True, exist_ok=True)
     elif not path.is_file():
         raise StoreError(f"there is no run store at {folder}; tmifpe evaluate writes one, --store DIR names another")
+    if write and path.exists():
+        with closing(_readable(path)) as looked_at:  # to write is to change the file, even if it is not ours
+            _version(looked_at, folder)
     connection = _writable(path) if write else _readable(path)
     try:
         found = _version(connection, folder)

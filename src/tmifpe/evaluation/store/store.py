@@ -89,7 +89,7 @@ class Store:
     def adv(self, run: StoredRun) -> Iterator[Tensor]:
         """The adversarial examples of the finished shards in order, one shard at a time."""
         with self._reading() as connection:
-            shards = stored_shards(connection, run)
+            shards = stored_shards(connection, run, self.folder)
         folder = run_folder(self.folder, run.key, run.attempt)
         for shard, expected in shards.items():
             with explained(self.folder):
