@@ -100,12 +100,13 @@ class Ascent(ABC):
         ascent, velocity = self._direction(state, evaluated.grad, number)
         size = _column(threat.eps * self.step_size * share, state.x)
         project = norm.projection(problem.x, threat)
-        moved = project(torch.addcmul(state.x, size, norm.direction(ascent)))
+        # In place from here on: on a CPU, new memory for every step costs as much as the arithmetic.
+        moved = project(norm.direction(ascent).mul_(size).add_(state.x))
         if self.momentum_on == "iterate" and 0 < self.momentum < 1:
             weight = _column(torch.where(number == 0, 1.0, self.momentum).to(state.x.dtype), state.x)
             # x + m (u - x) + (1 - m)(x - x_) as a blend of u and 2x - x_.
-            coast = torch.sub(state.x, state.previous).add_(state.x)
-            moved = project(torch.lerp(coast, moved, weight))
+            coast = state.previous.neg_().add_(state.x, alpha=2)
+            moved = project(coast.lerp_(moved, weight))
         state = AscentState(moved, state.x, velocity, state.looks + 1)
         return self._restarted(problem, state) if self.restarts > 1 else state
 

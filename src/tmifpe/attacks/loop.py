@@ -178,8 +178,7 @@ class _Run:
             objective = self.attack.objective(problem, state)
             evaluated = self.queries.look(state.x, lambda logits: objective(self._fitting(logits)))
             if evaluated.grad is not None:
-                peak = evaluated.grad.flatten(1).abs().amax(dim=1)  # ten times faster than an infinity norm
-                slots.zero_grad += (peak == 0) & ~last
+                slots.zero_grad += numerics.is_zero(evaluated.grad) & ~last
         won = self._judge(evaluated.logits)
         through = last | won if self.loop.mode == "verdict" else last
         self.batch.state = self.attack.step(problem, state, evaluated)
@@ -208,7 +207,7 @@ class _Run:
         keep = better if self.loop.mode == "strongest" else won
         if bool(keep.any()):
             rows = keep.nonzero()[:, 0]
-            slots.adv[rows] = state.x[rows]
+            slots.adv.index_copy_(0, rows, state.x.index_select(0, rows))
         return won
 
     def _release(self, through: Tensor, won: Tensor, last: Tensor) -> None:

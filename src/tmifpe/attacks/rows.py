@@ -22,12 +22,15 @@ class Rows:
 
     def take(self: R, rows: Tensor) -> R:
         """The rows at these positions (or where this mask is true), as a new table."""
-        return self._each(lambda tensor: tensor[rows])
+        if rows.dtype == torch.bool:
+            rows = rows.nonzero()[:, 0]
+        # index_select and index_copy_ move whole rows; indexing by brackets moves numbers one by one.
+        return self._each(lambda tensor: tensor.index_select(0, rows))
 
     def put(self: R, rows: Tensor, other: R) -> None:
         """Overwrite the rows at these positions by those of `other`, in place."""
         for name, tensor in self._tensors():
-            tensor[rows] = getattr(other, name)
+            tensor.index_copy_(0, rows, getattr(other, name))
 
     def join(self: R, other: R) -> R:
         """The rows of both tables, these first."""

@@ -27,7 +27,7 @@ class Norm(Protocol):
         ...
 
     def projection(self, x: Tensor, threat: Threat) -> Callable[[Tensor], Tensor]:
-        """`project` for these images, what depends on them alone being computed once."""
+        """`project` for these images, what depends on them alone being computed once; may overwrite its argument."""
         ...
 
     def direction(self, grad: Tensor) -> Tensor:

@@ -23,13 +23,13 @@ class Linf:
         return delta.abs().flatten(1).amax(dim=1)
 
     def project(self, adv: Tensor, x: Tensor, threat: Threat) -> Tensor:
-        return self.projection(x, threat)(adv)
+        return self.projection(x, threat)(adv.clone())
 
     def projection(self, x: Tensor, threat: Threat) -> Callable[[Tensor], Tensor]:
         # Ball and box are both boxes, so their intersection is one, and clamping to it is exact.
         lower = (x - threat.eps).clamp_(min=threat.low)
         upper = (x + threat.eps).clamp_(max=threat.high)
-        return lambda adv: torch.clamp(adv, lower, upper)
+        return lambda adv: torch.clamp_(adv, lower, upper)
 
     def direction(self, grad: Tensor) -> Tensor:
         # sign(NaN) is NaN: one lost pixel must not poison the image.
