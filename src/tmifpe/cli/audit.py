@@ -50,7 +50,7 @@ def audit(
         )
     if out is not None:
         for path in write_audit(result, out):
-            Console(stderr=True).print(f"wrote {path}", highlight=False, markup=False)
+            Console(stderr=True).print(console.harmless(f"wrote {path}"), highlight=False, markup=False)
     if json:
         console.print_json(result.to_json())
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["bar", "harmless", "percent", "plain", "print_json", "progress_on_stderr", "result_table"]
+__all__ = ["bar", "encodable", "harmless", "percent", "plain", "print_json", "progress_on_stderr", "result_table"]
 
 import json
 import sys
@@ -57,6 +57,11 @@ def harmless(text: str) -> str:
     """
     flat = " ".join(text.splitlines())
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in flat)
+
+
+def encodable(text: str) -> str:
+    """Text of several lines without the halves of characters that stand for odd bytes in the name of a file."""
+    return text.encode(errors="replace").decode()
 
 
 def plain(text: str) -> str:

@@ -30,4 +30,4 @@ def figure1(
             f"({letter}) {curve.scenario}: "
             + (f"t* = {first.t_star:.6f}, g = {first.g:.6f}" if curve.peaks else f"g only increases; t*: {marks}")
         )
-    typer.echo(f"wrote {out}")
+    typer.echo(console.harmless(f"wrote {out}"))

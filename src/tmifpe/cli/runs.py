@@ -37,14 +37,14 @@ def list_runs(
     from rich.console import Console
     from rich.table import Table
 
-    from tmifpe.cli.console import percent, plain, print_json
+    from tmifpe.cli.console import harmless, percent, plain, print_json
 
     found = _store(store).runs(superseded=every)
     if json:
         print_json({"runs": [run.to_json() for run in found]})
         return
     if not found:
-        typer.echo(f"no runs in {store}", err=True)
+        typer.echo(harmless(f"no runs in {store}"), err=True)
         return
     table = Table()
     for heading in ("run", "model", "data", "threat", "attack", "done", "robust %"):

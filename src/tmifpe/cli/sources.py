@@ -171,6 +171,8 @@ def folder_from(text: str) -> Path:
         folder.is_dir()
     except (OSError, ValueError, RuntimeError) as error:  # a name too long, with a null byte, or of no user
         raise InputError(f"{shown(text)} cannot be a folder: {error}") from None
+    if "\0" in text:
+        raise InputError(f"{shown(text)} cannot be a folder")
     return folder
 
 
@@ -196,6 +198,7 @@ def check_output(path: str | None) -> None:
     try:
         target = Path(path).expanduser()
         problem = "it is a folder" if target.is_dir() else "" if target.parent.is_dir() else "there is no such folder"
+        problem = problem or ("a name has no null bytes" if "\0" in path else "")
     except (OSError, ValueError, RuntimeError) as error:  # a name too long, with a null byte, or of no user
         problem = str(error)
     if problem:

@@ -87,19 +87,20 @@ def _checked(columns: list[str], steps: int) -> list[str]:
 def _print(rows: list[dict[str, Any]], output: OutputOptions, device: str) -> None:
     from rich.console import Console
 
-    from tmifpe.cli.console import print_json
+    from tmifpe.cli.console import encodable, print_json
     from tmifpe.cli.provenance import provenance
     from tmifpe.report import table1 as report
 
     if output.json:
         print_json(provenance(device) | {"rows": rows})
     elif output.markdown or output.latex:
-        typer.echo(report.markdown(rows) if output.markdown else report.latex(rows), nl=False)
+        typer.echo(encodable(report.markdown(rows) if output.markdown else report.latex(rows)), nl=False)
     else:
         _show(rows, Console())
 
 
 def _show(rows: list[dict[str, Any]], console: Console) -> None:
+    from tmifpe.cli.console import harmless
     from tmifpe.report import table1 as report
 
     for row in rows:
@@ -113,7 +114,7 @@ def _show(rows: list[dict[str, Any]], console: Console) -> None:
         console.print(f"{len(missing)} of {len(rows)} rows were not measured; they need:", highlight=False)
     for row in missing:
         console.print(f"  {report.heading(row)} [{row['id']}]", markup=False, highlight=False)
-        console.print(f"      {row['needs']}", style="dim", markup=False, highlight=False)
+        console.print(f"      {harmless(row['needs'])}", style="dim", markup=False, highlight=False)
 
 
 def _table(row: dict[str, Any]) -> Any:

@@ -58,7 +58,7 @@ def table_targeted(
     if json:
         console.print_json(provenance() | {"rows": rows})
     elif markdown:
-        typer.echo(report.markdown(rows))
+        typer.echo(console.encodable(report.markdown(rows)))
     else:
         Console().print(_table(rows))
 

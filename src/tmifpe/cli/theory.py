@@ -35,7 +35,7 @@ def theory(
         return
     typer.echo(str(found))
     if plot is not None:
-        typer.echo(f"\nwrote {plot}")
+        typer.echo("\n" + console.harmless(f"wrote {plot}"))
 
 
 def read_logits(text: str) -> list[float]:

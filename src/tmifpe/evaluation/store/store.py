@@ -45,7 +45,7 @@ class Store:
             self.folder.is_dir()
         except (OSError, ValueError, RuntimeError) as error:  # a name too long, with a null byte, or of no user
             raise StoreError(f"{shown(folder)} cannot be the folder of a run store: {error}") from None
-        if not str(folder):
+        if not str(folder) or "\0" in str(folder):
             raise StoreError("a run store needs a folder; name one with --store DIR")
 
     def recorder(self, fresh: bool = False) -> StoreRecorder:
