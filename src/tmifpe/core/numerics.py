@@ -113,7 +113,7 @@ def rounding_of(x: Tensor, threat: Threat) -> Tensor:
 
 
 def is_zero(x: Tensor) -> Tensor:
-    """Which examples are zero everywhere, by a 2-norm that reads memory once; where its squares vanish, looked at again."""
+    """Which examples are zero everywhere: a 2-norm, read in one pass, and where its squares vanish a second look."""
     flat = x.flatten(1)
     zero = torch.linalg.vector_norm(flat, dim=1) == 0
     if bool(zero.any()):
