@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["runs"]
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -182,7 +181,7 @@ def repair(store: Folder = STORE) -> None:
     from tmifpe.cli.console import harmless
     from tmifpe.evaluation.store.repair import repair as rebuild
 
-    done = rebuild(Path(store).expanduser())
+    done = rebuild(_store(store).folder)
     kept = f"; the old database is {done.kept.name}" if done.kept else ""
     typer.echo(f"{done.shards} shards of {done.runs} runs are back{kept}")
     for line in done.unreadable:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tmifpe.cli.options import AttackOptions, SourceOptions, StoreOptions
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -75,6 +75,8 @@ def _rules(text: str | None) -> list[str | int]:
         if word not in known and number is None:
             raise did_you_mean("target", word, known)
         rules.append(word if number is None else number)
+    if not rules:
+        raise InputError(f"--targets needs at least one of {', '.join(known)} or a class number, got {shown(text)}")
     return rules
 
 

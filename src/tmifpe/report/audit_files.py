@@ -23,11 +23,11 @@ _COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")
 def prepare_folder(folder: str | Path) -> Path:
     """Make the folder, and see that figures can be drawn: before the work, not after it."""
     _figure_class()
-    target = Path(folder).expanduser()
     try:
+        target = Path(folder).expanduser()
         target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
+    except (OSError, ValueError, RuntimeError) as error:  # ValueError: a null byte; RuntimeError: the home of nobody
+        raise InputError(f"cannot make the folder {folder}: {error}") from error
     return target
 
 
@@ -55,9 +55,8 @@ def draw_audit(audit: Audit, path: str | Path) -> None:
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.25])
     _gaps(left, audit)
     _losses(right, audit)
-    figure.suptitle(
-        f"{Path(audit.model).name} on {audit.data}: {int(audit.correct.sum())} correctly classified examples"
-    )
+    names = f"{Path(audit.model).name} on {audit.data}"
+    figure.suptitle(f"{_title(names)}: {int(audit.correct.sum())} correctly classified examples")
     figure.savefig(path)
 
 
@@ -67,6 +66,11 @@ def _figure_class() -> Any:
     except ImportError as error:
         raise MissingExtra("figures", "plots") from error
     return Figure
+
+
+def _title(name: str) -> str:
+    """A name as matplotlib shows it: a dollar sign would begin a formula."""
+    return "".join(c for c in name if c.isprintable()).replace("$", r"\$")
 
 
 def _gaps(axes: Any, audit: Audit) -> None:
