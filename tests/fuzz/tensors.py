@@ -75,7 +75,7 @@ def laid_out(x: Tensor, layout: str) -> Tensor:
 @st.composite
 def tensors(draw: st.DrawFn, shapes: st.SearchStrategy[tuple[int, ...]], good: float = 0.5) -> Made:
     """Of such a shape; with probability about `good` nothing but the values is odd."""
-    plain = draw(st.floats(0, 1)) < good
+    plain = draw(st.floats(0, 1)) <= good
     dtype = draw(st.sampled_from(FLOATING if plain else DTYPES))
     fill, layout = draw(st.sampled_from(list(FILLS))), "plain" if plain else draw(st.sampled_from(LAYOUTS))
     shape, seed = draw(shapes), draw(st.integers(0, 9))
