@@ -46,7 +46,9 @@ class DLR:
             spread, slope = _spread(z, ranks)
             # Label and target both -inf: neither leads, and -inf - -inf must not be NaN.
             ratio = torch.where(other == own, 0.0, other - own) / spread
-            weights = (toward - away - torch.nan_to_num(ratio * slope)) / spread
+            # A label at -inf is lost for good: no change of the spread matters to an infinite ratio.
+            pull = torch.where(torch.isfinite(ratio), ratio, 0.0) * slope
+            weights = torch.nan_to_num((toward - away - pull) / spread)
             usable = is_usable(z)
             value = torch.where(usable, ratio[:, 0], 0.0)
             weights = torch.where(usable[:, None], weights, 0.0)

@@ -59,9 +59,12 @@ def positive(owner: str, option: str, value: object) -> float:
 
 def check_classes(loss: Loss, logits: Tensor, labels: Tensor, targets: Tensor | None) -> None:
     """Refuse what is no (n, K) of logits with n classes, and fewer classes than the loss needs; name one that works."""
-    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.dtype not in _FLOATING or logits.is_meta:
+    dense = isinstance(logits, Tensor) and logits.layout is torch.strided and not logits.is_meta
+    if not dense or logits.dim() != 2 or logits.dtype not in _FLOATING:
         what = f"{logits.dtype} {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError(f"{loss.name} needs logits (n, classes) in float16, bfloat16, float32 or float64, got {what}")
+        raise InputError(
+            f"{loss.name} needs dense logits (n, classes) in float16, bfloat16, float32 or float64, got {what}"
+        )
     targeted = targets is not None
     need, have = loss.min_classes(targeted), logits.shape[1]
     for name, classes in (("labels", labels), ("targets", targets)):
