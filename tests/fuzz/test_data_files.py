@@ -25,7 +25,7 @@ from tests.data_files import bytes_of, idx
 from tests.fuzz.fuzzing import damage, fuzz, mix, tried
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Data
-from tmifpe.data import load_data, read_indices, read_numbers
+from tmifpe.data import as_data, load_data, read_indices, read_numbers, subset
 from tmifpe.data.cifar import read_batch
 
 Spoil = Callable[[bytes], bytes]
@@ -53,7 +53,7 @@ def npz_bytes(packing: int) -> bytes:
 PACKINGS = st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 
 
-@fuzz(60, 500, packing=PACKINGS, spoil=damage())
+@fuzz(25, 500, packing=PACKINGS, spoil=damage())
 def test_npz(packing: int, spoil: Spoil) -> None:
     Path("x.npz").write_bytes(spoil(npz_bytes(packing)))
     tried(lambda: read("npz:x.npz"))
@@ -90,7 +90,7 @@ HEADERS = st.sampled_from(
 )
 
 
-@fuzz(40, 250, header=HEADERS | st.text(max_size=40), version=st.sampled_from([b"\1\0", b"\2\0", b"\3\0", b"\xff\xff"]))
+@fuzz(20, 250, header=HEADERS | st.text(max_size=40), version=st.sampled_from([b"\1\0", b"\2\0", b"\3\0", b"\xff\xff"]))
 def test_npy_headers(header: str, version: bytes) -> None:
     text = header.encode(errors="replace")
     size = struct.pack("<H" if version == b"\1\0" else "<I", len(text))
@@ -112,7 +112,7 @@ def idx_files() -> tuple[bytes, bytes]:
 
 
 @fuzz(
-    60, 400, spoil=damage(), which=st.sampled_from(["images", "labels"]), packed=st.sampled_from(["", ".gz", "twice"])
+    25, 400, spoil=damage(), which=st.sampled_from(["images", "labels"]), packed=st.sampled_from(["", ".gz", "twice"])
 )
 def test_idx(spoil: Spoil, which: str, packed: str) -> None:
     for path in Path().glob("t10k*"):
@@ -128,7 +128,7 @@ def test_idx(spoil: Spoil, which: str, packed: str) -> None:
 
 
 @fuzz(
-    30, 200, sizes=st.tuples(*[st.sampled_from([0, 1, 2, 28, 2**16, 2**31, 2**32 - 1])] * 3), extra=st.integers(0, 99)
+    15, 200, sizes=st.tuples(*[st.sampled_from([0, 1, 2, 28, 2**16, 2**31, 2**32 - 1])] * 3), extra=st.integers(0, 99)
 )
 def test_idx_that_declares_what_is_not_there(sizes: tuple[int, ...], extra: int) -> None:
     head = bytes((0, 0, 8, 3)) + struct.pack(">3I", *sizes)
@@ -151,7 +151,7 @@ def batch_bytes(protocol: int) -> bytes:
     return pickle.dumps(batch, protocol=protocol)
 
 
-@fuzz(60, 500, protocol=st.integers(0, 5), spoil=damage(), payload=st.booleans())
+@fuzz(25, 500, protocol=st.integers(0, 5), spoil=damage(), payload=st.booleans())
 def test_cifar_batches(protocol: int, spoil: Spoil, payload: bool) -> None:
     content = pickle.dumps({b"x": Runs()}, protocol=protocol) if payload else batch_bytes(protocol)
     Path("test_batch").write_bytes(spoil(content))
@@ -178,7 +178,7 @@ LONG += ["\x96" + "\xff" * 7 + "\x7f", "\x8e\xff\xff\xff\xff\x0f\0\0\0", "\x8b\x
 OPS = st.sampled_from([op.encode("latin1") for op in (*PLAIN, *LONG)])
 
 
-@fuzz(100, 800, ops=st.lists(OPS | GLOBALS, max_size=14))
+@fuzz(40, 800, ops=st.lists(OPS | GLOBALS, max_size=14))
 def test_pickles_written_by_hand(ops: list[bytes]) -> None:
     Path("batch").write_bytes(b"\x80\x04" + b"".join(ops) + b".")
     tried(lambda: read_batch(Path("batch"), "labels"))
@@ -188,7 +188,7 @@ def test_pickles_written_by_hand(ops: list[bytes]) -> None:
 LINES = st.lists(mix("1", "0,1", "+1", "-1", "+-5", "1 # one", "# none", "n01/x.JPEG", "9" * 30), max_size=5)
 
 
-@fuzz(60, 400, lines=LINES, suffix=st.sampled_from(["txt", "npy", "csv", ""]), raw=st.none() | st.binary(max_size=60))
+@fuzz(25, 400, lines=LINES, suffix=st.sampled_from(["txt", "npy", "csv", ""]), raw=st.none() | st.binary(max_size=60))
 def test_indices(lines: list[str], suffix: str, raw: bytes | None) -> None:
     path = Path(f"indices.{suffix}")
     path.write_bytes(raw if raw is not None else "\n".join(lines).encode(errors="surrogatepass"))
@@ -197,7 +197,8 @@ def test_indices(lines: list[str], suffix: str, raw: bytes | None) -> None:
     numbers = tried(lambda: read_numbers(path))
     if numbers is not None:
         torch.tensor(numbers)
-    tried(lambda: load_data("digits", indices=found or [0], limit=3) if found else None)
+    data = as_data((torch.rand(3, 1, 2, 2), torch.arange(3)))
+    tried(lambda: subset(data, found or []))
 
 
 @cache
@@ -207,7 +208,7 @@ def index_bytes() -> bytes:
     return buffer.getvalue()
 
 
-@fuzz(40, 250, spoil=damage())
+@fuzz(20, 250, spoil=damage())
 def test_npy_indices(spoil: Spoil) -> None:
     Path("i.npy").write_bytes(spoil(index_bytes()))
     found = tried(lambda: read_indices("i.npy"))
@@ -221,7 +222,7 @@ def picture_bytes(form: str) -> bytes:
     return buffer.getvalue()
 
 
-@fuzz(40, 250, form=st.sampled_from(["png", "jpeg", "gif", "bmp", "tiff", "webp", "ppm"]), spoil=damage())
+@fuzz(20, 250, form=st.sampled_from(["png", "jpeg", "gif", "bmp", "tiff", "webp", "ppm"]), spoil=damage())
 def test_pictures(form: str, spoil: Spoil) -> None:
     Path("folder/ant").mkdir(parents=True, exist_ok=True)
     for path in Path("folder/ant").iterdir():
@@ -280,7 +281,7 @@ def test_bombs(bomb: str) -> None:
     if bomb in ("npz", "npz-many", "lzma", "bz2"):
         packing = {"lzma": zipfile.ZIP_LZMA, "bz2": zipfile.ZIP_BZIP2}.get(bomb, zipfile.ZIP_DEFLATED)
         with zipfile.ZipFile("x.npz", "w", packing) as archive:
-            archive.writestr("images.npy", header.getvalue() + bytes(64 << 20))
+            archive.writestr("images.npy", header.getvalue() + bytes(8 << 20))
             archive.writestr("labels.npy", header.getvalue())
         content = bytearray(Path("x.npz").read_bytes())
         for k in range(2 if bomb == "npz-many" else 1):  # let the directory declare what the header does

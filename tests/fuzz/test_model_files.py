@@ -50,7 +50,7 @@ def weight_bytes(kind: str) -> bytes:
 KINDS = st.sampled_from(["safetensors", "safetensors", "zip", "legacy", "wrapped", "pickle", "payload", "model"])
 
 
-@fuzz(80, 700, kind=KINDS, spoil=damage())
+@fuzz(30, 700, kind=KINDS, spoil=damage())
 def test_weights(kind: str, spoil: Spoil) -> None:
     Path("w.pt").write_bytes(spoil(weight_bytes(kind)))
     found = tried(lambda: read_weights("w.pt"))
@@ -92,7 +92,7 @@ def gives_logits(path: str) -> None:
     assert isinstance(logits, torch.Tensor)
 
 
-@fuzz(40, 300, spoil=damage_inside())
+@fuzz(20, 300, spoil=damage_inside())
 def test_weights_in_an_archive(spoil: Spoil) -> None:
     Path("w.pt").write_bytes(spoil(weight_bytes("wrapped")))
     tried(lambda: load_weights(nn.Linear(3, 2), "w.pt", "linear"))
@@ -103,7 +103,7 @@ def graph_bytes() -> bytes:
     return onnx_bytes()
 
 
-@fuzz(15, 220, spoil=damage())
+@fuzz(8, 220, spoil=damage())
 def test_onnx(spoil: Spoil) -> None:
     import_extra("onnx2torch", "this test", "onnx", uses_torchvision=True)
     Path("m.onnx").write_bytes(spoil(graph_bytes()))
@@ -115,7 +115,7 @@ def script_bytes(folder: Path = Path()) -> bytes:
     return save_script(folder / "good.pt", tiny()).read_bytes()
 
 
-@fuzz(30, 400, spoil=damage() | damage_inside() | damage_inside())
+@fuzz(12, 400, spoil=damage() | damage_inside() | damage_inside())
 def test_torchscript(spoil: Spoil) -> None:
     Path("m.pt").write_bytes(spoil(script_bytes()))
     tried(lambda: gives_logits("m.pt"))
@@ -126,7 +126,7 @@ def program_bytes(folder: Path = Path()) -> bytes:
     return save_pt2(folder / "good.pt2", tiny(), batch=2).read_bytes()
 
 
-@fuzz(10, 150, spoil=damage() | damage_inside() | damage_inside())
+@fuzz(4, 150, spoil=damage() | damage_inside() | damage_inside())
 def test_exported_program(spoil: Spoil) -> None:
     Path("m.pt2").write_bytes(spoil(program_bytes()))
     tried(lambda: gives_logits("m.pt2"))

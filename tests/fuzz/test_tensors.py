@@ -69,7 +69,7 @@ def check_result(result: Result, x: Tensor, threat: tmifpe.Threat) -> None:
 
 
 @fuzz(
-    50,
+    30,
     700,
     made=tensors(SHAPES, good=0.7),
     labels=st.tuples(st.sampled_from(KINDS), LABELS),
@@ -108,7 +108,7 @@ def test_evaluate(made: Made, labels: tuple[str, list[int]], norm: str, eps: flo
     check_result(result, scaled[rows], threat)
 
 
-@fuzz(15, 120, made=tensors(IMAGES, good=0.9), labels=st.tuples(st.just("fitting"), LABELS), norm=NORMS, eps=EPS)
+@fuzz(8, 120, made=tensors(IMAGES, good=0.9), labels=st.tuples(st.just("fitting"), LABELS), norm=NORMS, eps=EPS)
 def test_evaluate_with_checks(made: Made, labels: tuple[str, list[int]], norm: str, eps: float) -> None:
     x, threat = made.tensor, tmifpe.Threat(norm, eps)
     y = labels_for(x, *labels)
@@ -122,7 +122,7 @@ ATTACKS = st.sampled_from(["pgd(steps=2)", "pgd(steps=1,restarts=2,loss=cw)", "f
 
 
 @fuzz(
-    60,
+    30,
     600,
     made=tensors(SHAPES, good=0.7),
     labels=st.tuples(st.sampled_from(KINDS), LABELS),
@@ -185,7 +185,7 @@ EXAMPLES = st.sampled_from(
 )
 
 
-@fuzz(40, 250, rows=st.lists(EXAMPLES, max_size=3), loader=st.sampled_from([None, {}, {"batch_size": 2}, "shuffle"]))
+@fuzz(20, 250, rows=st.lists(EXAMPLES, max_size=3), loader=st.sampled_from([None, {}, {"batch_size": 2}, "shuffle"]))
 def test_datasets_of_anything(rows: list[Any], loader: Any) -> None:
     given: Any = Rows(rows)
     if loader is not None and rows:
@@ -209,7 +209,7 @@ ODD = st.sampled_from(
 )
 
 
-@fuzz(30, 150, made=tensors(SHAPES), labels=st.tuples(st.sampled_from(KINDS), LABELS), odd=ODD, swap=st.booleans())
+@fuzz(15, 150, made=tensors(SHAPES), labels=st.tuples(st.sampled_from(KINDS), LABELS), odd=ODD, swap=st.booleans())
 def test_data_of_any_type(made: Made, labels: tuple[str, list[int]], odd: Any, swap: bool) -> None:
     data = tried(lambda: as_data(odd if swap else (made.tensor, labels_for(made.tensor, *labels))))
     if data is None:
@@ -220,7 +220,7 @@ def test_data_of_any_type(made: Made, labels: tuple[str, list[int]], odd: Any, s
         tried(lambda: data.identity)
 
 
-@fuzz(30, 200, indices=st.lists(st.integers(-3, 6) | mix("0", "a/b.png") | st.none() | st.floats(), max_size=4))
+@fuzz(15, 200, indices=st.lists(st.integers(-3, 6) | mix("0", "a/b.png") | st.none() | st.floats(), max_size=4))
 def test_subsets_of_anything(indices: list[Any]) -> None:
     data = as_data((torch.rand(4, *SHAPE), torch.arange(4) % CLASSES))
     found = tried(lambda: subset(data, indices))
@@ -254,7 +254,7 @@ MODELS = st.sampled_from(
 )
 
 
-@fuzz(30, 200, model=MODELS, verb=st.sampled_from(["evaluate", "audit", "compare"]), threat=st.sampled_from([0, 0.3]))
+@fuzz(15, 200, model=MODELS, verb=st.sampled_from(["evaluate", "audit", "compare"]), threat=st.sampled_from([0, 0.3]))
 def test_models_of_any_kind(model: Any, verb: str, threat: float) -> None:
     data = (torch.full((2, *SHAPE), 0.5) + torch.arange(4).reshape(1, 1, 2, 2) / 10, torch.tensor([2, 1]))
     broken = isinstance(model, nn.Linear | nn.Identity) and not any(p.is_meta for p in model.parameters())
@@ -274,7 +274,7 @@ def test_models_of_any_kind(model: Any, verb: str, threat: float) -> None:
 
 
 @fuzz(
-    20,
+    10,
     100,
     threat=st.sampled_from([None, 0.3, "linf", ("linf", 0.3)]),
     attack=st.sampled_from([None, 5, "x", object, [], [None]]),
