@@ -29,12 +29,14 @@ MOST_LOOKS = 2**31
 
 @dataclass
 class AscentState(Rows):
-    """Changes at every step: the point, the one before, the accumulated gradient, the looks taken so far."""
+    """The point, the one before, the accumulated gradient, the looks taken so far; and, which never changes,
+    what the norm wants to know of the image to project onto its ball."""
 
     x: Tensor
     previous: Tensor
     velocity: Tensor | None
     looks: Tensor
+    region: Tensor | None = None
 
 
 class Ascent(ABC):
@@ -84,7 +86,8 @@ class Ascent(ABC):
     def init(self, problem: Problem) -> AscentState:
         x = self.start(problem, 0)
         velocity = torch.zeros_like(x) if self.momentum_on == "gradient" else None
-        return AscentState(x, x.clone(), velocity, torch.zeros_like(problem.labels))
+        region = get_norm(problem.threat.norm).region(problem.x, problem.threat)
+        return AscentState(x, x.clone(), velocity, torch.zeros_like(problem.labels), region)
 
     def number(self, state: AscentState) -> Tensor:
         """Which step of its restart each row is about to take, from 0."""
@@ -99,15 +102,16 @@ class Ascent(ABC):
         share = get_schedule(self.schedule)(number.to(state.x.dtype) / self.steps)
         ascent, velocity = self._direction(state, evaluated.grad, number)
         size = _column(threat.eps * self.step_size * share, state.x)
-        project = norm.projection(problem.x, threat)
         # In place from here on: on a CPU, new memory for every step costs as much as the arithmetic.
-        moved = project(norm.direction(ascent).mul_(size).add_(state.x))
+        way = norm.direction(ascent)
+        moved = torch.addcmul(state.x, way, size, out=way)
+        moved = norm.project_(moved, problem.x, threat, state.region)
         if self.momentum_on == "iterate" and 0 < self.momentum < 1:
             weight = _column(torch.where(number == 0, 1.0, self.momentum).to(state.x.dtype), state.x)
             # x + m (u - x) + (1 - m)(x - x_) as a blend of u and 2x - x_.
-            coast = state.previous.neg_().add_(state.x, alpha=2)
-            moved = project(coast.lerp_(moved, weight))
-        state = AscentState(moved, state.x, velocity, state.looks + 1)
+            coast = state.previous.lerp_(state.x, 2.0)
+            moved = norm.project_(coast.lerp_(moved, weight), problem.x, threat, state.region)
+        state = AscentState(moved, state.x, velocity, state.looks + 1, state.region)
         return self._restarted(problem, state) if self.restarts > 1 else state
 
     def _direction(self, state: AscentState, grad: Tensor, number: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -90,6 +90,9 @@ def main() -> None:
     """The `tmifpe` command."""
     import sys
 
+    from tmifpe.core.memory import keep_freed_memory
+
+    keep_freed_memory()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character shows another, not a traceback
             stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["NORMS", "Norm", "get_norm"]
 
-from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 from torch import Tensor
@@ -26,8 +25,12 @@ class Norm(Protocol):
         """The nearest point (in the Euclidean sense) of ball ∩ box; x must lie in the box."""
         ...
 
-    def projection(self, x: Tensor, threat: Threat) -> Callable[[Tensor], Tensor]:
-        """`project` for these images, what depends on them alone being computed once; may overwrite its argument."""
+    def region(self, x: Tensor, threat: Threat) -> Tensor | None:
+        """What projecting needs to know of each image, (n, ...), so that a loop computes it once; None if nothing."""
+        ...
+
+    def project_(self, adv: Tensor, x: Tensor, threat: Threat, region: Tensor | None) -> Tensor:
+        """`project`, with the region of these images at hand; may overwrite `adv`."""
         ...
 
     def direction(self, grad: Tensor) -> Tensor:

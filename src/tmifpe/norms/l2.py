@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = ["L2"]
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,8 +41,11 @@ class L2:
         boxed[rows] = _into_ball(adv[rows], x[rows], threat)
         return boxed
 
-    def projection(self, x: Tensor, threat: Threat) -> Callable[[Tensor], Tensor]:
-        return lambda adv: self.project(adv, x, threat)
+    def region(self, x: Tensor, threat: Threat) -> None:  # noqa: ARG002 - a ball is known by its centre
+        return None
+
+    def project_(self, adv: Tensor, x: Tensor, threat: Threat, region: Tensor | None) -> Tensor:  # noqa: ARG002
+        return self.project(adv, x, threat)
 
     def direction(self, grad: Tensor) -> Tensor:
         grad = torch.nan_to_num(grad, nan=0.0)

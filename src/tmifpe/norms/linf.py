@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["Linf"]
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,13 +22,17 @@ class Linf:
         return delta.abs().flatten(1).amax(dim=1)
 
     def project(self, adv: Tensor, x: Tensor, threat: Threat) -> Tensor:
-        return self.projection(x, threat)(adv.clone())
+        return self.project_(adv.clone(), x, threat, self.region(x, threat))
 
-    def projection(self, x: Tensor, threat: Threat) -> Callable[[Tensor], Tensor]:
-        # Ball and box are both boxes, so their intersection is one, and clamping to it is exact.
+    def region(self, x: Tensor, threat: Threat) -> Tensor:
+        """(n, 2, ...): ball and box are both boxes, so their intersection is one, and clamping to it is exact."""
         lower = (x - threat.eps).clamp_(min=threat.low)
         upper = (x + threat.eps).clamp_(max=threat.high)
-        return lambda adv: torch.clamp_(adv, lower, upper)
+        return torch.stack([lower, upper], dim=1)
+
+    def project_(self, adv: Tensor, x: Tensor, threat: Threat, region: Tensor | None) -> Tensor:
+        lower, upper = (self.region(x, threat) if region is None else region).unbind(dim=1)
+        return torch.clamp_(adv, lower, upper)
 
     def direction(self, grad: Tensor) -> Tensor:
         # sign(NaN) is NaN: one lost pixel must not poison the image.
