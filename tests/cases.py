@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["cases"]
+__all__ = ["CASES", "cases"]
 
 import os
+
+CASES = "fuzz cases"
+"""The property under which a test reports how many it tried."""
 
 
 def cases(count: int) -> int:

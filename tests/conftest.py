@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import CASES
+
+LEAST_FUZZ_CASES = 10_000
+"""In a whole `make test-slow`; the quick ones of `make test` come on top."""
+
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
@@ -18,3 +23,30 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.fail(f"TMIFPE_SHARED={named} is not a folder")
     return folder
+
+
+def _fuzz_cases(config: pytest.Config) -> int:
+    """How many fuzz cases passed, from the reports, which come from all workers."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    passed = reporter.stats.get("passed", []) if reporter else []
+    return sum(count for report in passed for name, count in report.user_properties if name == CASES)
+
+
+def _too_few(config: pytest.Config) -> bool:
+    """Whether this was a whole slow run that tried too few cases."""
+    whole = config.getoption("markexpr") == "slow" and config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    worker = hasattr(config, "workerinput")
+    return whole and not worker and not config.getoption("keyword") and _fuzz_cases(config) < LEAST_FUZZ_CASES
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if not exitstatus and _too_few(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    count = _fuzz_cases(config)
+    if _too_few(config):
+        terminalreporter.write_line(f"FAILED: {count} fuzz cases, at least {LEAST_FUZZ_CASES} are wanted", red=True)
+    elif count:
+        terminalreporter.write_line(f"{count} fuzz cases")

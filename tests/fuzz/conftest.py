@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.fuzzing import TRIED
-
 
 @pytest.fixture(autouse=True)
 def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,8 +22,3 @@ def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("no network in tests")
 
     monkeypatch.setattr(socket.socket, "connect", refused)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if TRIED:
-        terminalreporter.write_line(f"{sum(TRIED.values())} fuzz cases of {len(TRIED)} kinds")

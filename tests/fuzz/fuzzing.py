@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-__all__ = ["NASTY", "PROPERTIES", "TRIED", "damage", "damage_inside", "fuzz", "mix", "sentence", "tried"]
+__all__ = ["NASTY", "damage", "damage_inside", "fuzz", "mix", "sentence", "tried"]
 
 import io
 import os
 import zipfile
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,15 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.cases import cases
+from tests.cases import CASES, cases
 from tmifpe.core.errors import InputError
 
 T = TypeVar("T")
-
-TRIED: Counter[str] = Counter()
-"""Cases tried so far in this session, by property and size."""
-PROPERTIES: set[str] = set()
-"""Every property that has a test."""
 
 NASTY = [
     "",
@@ -96,12 +90,12 @@ def fuzz(quick: int, slow: int, **strategies: st.SearchStrategy[Any]) -> Callabl
     """A test of a property in two sizes, from what is to hold of one case."""
 
     def made(holds: Callable[..., None]) -> Any:
-        name = f"{holds.__module__}.{holds.__name__}"
-        PROPERTIES.add(name)
+        def test(size: str, record_property: Callable[[str, object], None]) -> None:
+            count = 0
 
-        def test(size: str) -> None:
             def counted(**case: Any) -> None:
-                TRIED[f"{name}[{size}]"] += 1
+                nonlocal count
+                count += 1
                 holds(**case)
 
             searching = "TMIFPE_FUZZ" in os.environ
@@ -114,6 +108,7 @@ def fuzz(quick: int, slow: int, **strategies: st.SearchStrategy[Any]) -> Callabl
                 print_blob=searching,
             )(given(**strategies)(counted))
             run()
+            record_property(CASES, count)  # tests/conftest.py adds them up
 
         test.__name__, test.__doc__, test.__module__ = holds.__name__, holds.__doc__, holds.__module__
         sizes = ["quick", pytest.param("slow", marks=pytest.mark.slow)]
