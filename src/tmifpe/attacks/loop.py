@@ -53,7 +53,10 @@ class Attack(Protocol):
     def objective(self, problem: Problem, state: Any) -> Objective: ...
 
     def step(self, problem: Problem, state: Any, evaluated: Evaluated) -> Any:
-        """The next state, with `looks` one higher; `evaluated.grad` is None if no row has a step left."""
+        """The next state, with `looks` one higher; `evaluated.grad` is None if no row has a step left.
+
+        It may overwrite what it is given but for `state.x`, which the loop still reads.
+        """
         ...
 
 
@@ -105,13 +108,16 @@ class _Slots(Rows):
     unusable: Tensor
     zero_grad: Tensor
     adv: Tensor
+    fresh: Tensor
+    """`strongest`: the best point is the one last looked at, and is copied to `adv` only once a worse one follows."""
 
     @classmethod
     def open(cls, problem: Problem, position: Tensor) -> _Slots:
         zero = torch.zeros_like(problem.labels)
         dtype = numerics.compute_dtype(problem.x.dtype)
         margin = torch.full(zero.shape, -torch.inf, dtype=dtype, device=zero.device)
-        return cls(position, margin, margin.clone(), problem.labels.clone(), zero, zero.clone(), problem.x.clone())
+        prediction, fresh = problem.labels.clone(), torch.zeros_like(zero, dtype=torch.bool)
+        return cls(position, margin, margin.clone(), prediction, zero, zero.clone(), problem.x.clone(), fresh)
 
 
 @dataclass
@@ -130,6 +136,10 @@ class _Seat:
         self.state.put(rows, other.state)
         self.slots.put(rows, other.slots)
 
+    def split(self, count: int) -> tuple[_Seat, _Seat]:
+        pairs = (self.problem.split(count), self.state.split(count), self.slots.split(count))
+        return _Seat(*(pair[0] for pair in pairs)), _Seat(*(pair[1] for pair in pairs))
+
     def join(self, other: _Seat) -> _Seat:
         return _Seat(self.problem.join(other.problem), self.state.join(other.state), self.slots.join(other.slots))
 
@@ -146,8 +156,10 @@ class _Run:
         self.late = math.ceil(0.9 * (attack.budget - 1))
         self.highest = _highest(problem)
         self.claims: list[_Seat] = []
+        self.seen = problem.x  # the points of the last look
         self.verdicts = _blank(problem)
         self.done = self.broken = 0
+        self.waiting = self._open(loop.batch_size)
         self.batch = self._admit(loop.batch_size)
 
     def go(self) -> Verdicts:
@@ -161,7 +173,15 @@ class _Run:
         return self.verdicts
 
     def _admit(self, count: int) -> _Seat:
-        """The next examples of the queue, at most `count`, ready for their first look."""
+        """The next examples, at most `count`, ready for their first look."""
+        if len(self.waiting) < count and self.next < len(self.problem):
+            # Many at once: opening one row costs about as much as opening thirty.
+            more = self._open(max(count, self.loop.batch_size // 4))
+            self.waiting = self.waiting.join(more) if len(self.waiting) else more
+        admitted, self.waiting = self.waiting.split(count)
+        return admitted
+
+    def _open(self, count: int) -> _Seat:
         end = min(self.next + count, len(self.problem))
         position = torch.arange(self.next, end, device=self.problem.labels.device)
         self.next = end
@@ -204,27 +224,44 @@ class _Run:
         slots.prediction = torch.where(better, prediction, slots.prediction)
         slots.unusable += ~usable
         won = problem.succeeded(prediction) & usable
-        keep = better if self.loop.mode == "strongest" else won
-        if bool(keep.any()):
-            rows = keep.nonzero()[:, 0]
-            slots.adv.index_copy_(0, rows, state.x.index_select(0, rows))
+        if self.loop.mode == "strongest":
+            self._keep(slots.fresh & ~better)
+            slots.fresh, self.seen = better, state.x
+        else:
+            self.seen = state.x
+            self._keep(won)
         return won
+
+    def _keep(self, mask: Tensor) -> None:
+        """Copy the points of the last look to where adversarial examples are kept."""
+        if bool(mask.any()):
+            rows = mask.nonzero()[:, 0]
+            self.batch.slots.adv.index_copy_(0, rows, self.seen.index_select(0, rows))
 
     def _release(self, through: Tensor, won: Tensor, last: Tensor) -> None:
         """Rows that are through leave, as a claim or with their verdict, and others take their seats."""
         if self.loop.mode == "strongest":
+            self._keep(self.batch.slots.fresh)
+            self.batch.slots.fresh = torch.zeros_like(through)
             won = self.batch.problem.succeeded(self.batch.slots.prediction)
         for mask, settle in ((through & won, self._claim), (through & last & ~won, self._record_robust)):
             if bool(mask.any()):
                 settle(self.batch.take(mask.nonzero()[:, 0]))
         free = through.nonzero()[:, 0]
-        waiting = min(len(free), len(self.problem) - self.next)
-        if waiting:
-            self.batch.put(free[:waiting], self._admit(waiting))
-        if waiting < len(free):
-            stay = torch.ones_like(through)
-            stay[free[waiting:]] = False
-            self.batch = self.batch.take(stay.nonzero()[:, 0])
+        joining = self._admit(len(free))
+        taken = len(joining)
+        if taken:
+            self.batch.put(free[:taken], joining)
+        if taken < len(free):
+            self._close(free[taken:])
+
+    def _close(self, empty: Tensor) -> None:
+        """The queue is empty: the last rows move into these seats, so that few rows are copied, not all."""
+        left = len(self.batch) - len(empty)
+        stay = torch.ones(len(self.batch), dtype=torch.bool, device=empty.device)
+        stay[empty] = False
+        self.batch.put(empty[empty < left], self.batch.take(stay[left:].nonzero()[:, 0] + left))
+        self.batch, _ = self.batch.split(left)
 
     def _claim(self, seat: _Seat) -> None:
         if self.loop.verify is None:

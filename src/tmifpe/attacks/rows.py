@@ -27,6 +27,10 @@ class Rows:
         # index_select and index_copy_ move whole rows; indexing by brackets moves numbers one by one.
         return self._each(lambda tensor: tensor.index_select(0, rows))
 
+    def split(self: R, count: int) -> tuple[R, R]:
+        """The first `count` rows and the others, as views."""
+        return self._each(lambda tensor: tensor[:count]), self._each(lambda tensor: tensor[count:])
+
     def put(self: R, rows: Tensor, other: R) -> None:
         """Overwrite the rows at these positions by those of `other`, in place."""
         for name, tensor in self._tensors():

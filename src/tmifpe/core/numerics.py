@@ -42,9 +42,11 @@ def safe_gap(top: Tensor, second: Tensor) -> Tensor:
     nothing, where -inf/inf would be NaN.
     """
     info = torch.finfo(top.dtype)
-    gap = (top - second).clamp(max=info.max)
-    tie = torch.clamp(top.abs() * (info.eps / 2), min=info.tiny)
-    return torch.where(gap == 0, tie, gap)
+    gap = (top - second).clamp_(max=info.max)
+    tie = gap == 0
+    if not bool(tie.any()):  # nearly always
+        return gap
+    return torch.where(tie, torch.clamp(top.abs() * (info.eps / 2), min=info.tiny), gap)
 
 
 def exp_or_zero(x: Tensor) -> Tensor:
@@ -113,9 +115,9 @@ def rounding_of(x: Tensor, threat: Threat) -> Tensor:
 
 
 def is_zero(x: Tensor) -> Tensor:
-    """Which examples are zero everywhere: a 2-norm, read in one pass, and where its squares vanish a second look."""
+    """Which examples are zero everywhere: a few numbers of each are read, and all of those whose few are zero."""
     flat = x.flatten(1)
-    zero = torch.linalg.vector_norm(flat, dim=1) == 0
+    zero = ~flat[:, :: max(1, flat.shape[1] // 32)].any(dim=1)
     if bool(zero.any()):
         zero[zero.clone()] = ~flat[zero].any(dim=1)
     return zero

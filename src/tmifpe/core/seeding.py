@@ -31,7 +31,7 @@ def uniform(seed: int, indices: Tensor, stage: int, restart: int, shape: tuple[i
     rows = _mix(indices.to(torch.int64) ^ _signed(key))
     counter = torch.arange(1, count + 1, device=indices.device, dtype=torch.int64) * _signed(_GOLDEN)
     bits = _mix(rows[:, None] + counter[None, :])
-    return (_shift(bits, 40).to(torch.float32) * 2.0**-24).reshape(len(indices), *shape)
+    return _shift(bits, 40).to(torch.float32).mul_(2.0**-24).reshape(len(indices), *shape)
 
 
 def normal(seed: int, indices: Tensor, stage: int, restart: int, shape: tuple[int, ...]) -> Tensor:
@@ -43,14 +43,14 @@ def normal(seed: int, indices: Tensor, stage: int, restart: int, shape: tuple[in
 
 def _shift(x: Tensor, bits: int) -> Tensor:
     """Logical right shift: int64's own shift copies the sign bit."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
+    return (x >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _mix(x: Tensor) -> Tensor:
     """The splitmix64 finaliser on int64, whose products wrap modulo 2^64."""
-    x = (x ^ _shift(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ _shift(x, 27)) * _signed(0x94D049BB133111EB)
-    return x ^ _shift(x, 31)
+    x = _shift(x, 30).bitwise_xor_(x).mul_(_signed(0xBF58476D1CE4E5B9))
+    x = _shift(x, 27).bitwise_xor_(x).mul_(_signed(0x94D049BB133111EB))
+    return _shift(x, 31).bitwise_xor_(x)
 
 
 def _scalar_mix(x: int) -> int:

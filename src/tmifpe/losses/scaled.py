@@ -38,8 +38,8 @@ def rows_of(z: Tensor, aim: Tensor) -> Rows:
     first, second = torch.topk(z, 2, dim=1).values.split(1, dim=1)
     r = (z - first) / safe_gap(first, second)
     column = aim[:, None]
-    # topk puts NaN and +inf first, and -inf only where nothing is finite.
-    return Rows(r, column, r.gather(1, column), (first == second)[:, 0], torch.isfinite(first)[:, 0])
+    # topk puts NaN and +inf first, and -inf only where nothing is finite; NaN compares false.
+    return Rows(r, column, r.gather(1, column), (first == second)[:, 0], (first.abs() < torch.inf)[:, 0])
 
 
 def choose_t(rows: Rows, t_rule: str | float, lam: float) -> Tensor:
@@ -48,7 +48,7 @@ def choose_t(rows: Rows, t_rule: str | float, lam: float) -> Tensor:
     top = rows.top
     if bool(top.all()):
         return _top_t(rows.r, rows.aim, rows.tie, t_rule)
-    t = (-lam / rows.own[:, 0]).clamp(min=1.0, max=torch.finfo(rows.r.dtype).max)
+    t = (-lam / rows.own[:, 0]).clamp_(min=1.0, max=torch.finfo(rows.r.dtype).max)
     some = top.nonzero()[:, 0]
     if len(some):
         t[some] = _top_t(rows.r[some], rows.aim[some], rows.tie[some], t_rule)
