@@ -63,40 +63,44 @@ def measure(name: str, model, x, labels, eps: float, batch_size: int, rounds: in
     return found
 
 
+def tiny(options: argparse.Namespace):
+    model = tmifpe.load_model("mnist-fast", weights=options.weights_dir / "mnist_fast_at.pth").module
+    count = 4 * options.batch_size + 100
+    return model, *tmifpe.load_data(f"mnist:{options.data_dir / 'mnist'}").fetch(range(count)), 0.3
+
+
+def residual(options: argparse.Namespace):
+    mean, std = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
+    model = tmifpe.load_model(str(options.weights_dir / "cifar10_resnet4b.onnx"), mean=mean, std=std).module
+    return model, *tmifpe.load_data(f"cifar10:{options.data_dir / 'cifar10'}").fetch(range(846)), 2 / 255
+
+
+MODELS = {"mnist-fast": tiny, "cifar10_resnet4b": residual}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--weights-dir", type=Path, required=True, help="holds mnist_fast_at.pth, cifar10_resnet4b.onnx"
     )
     parser.add_argument("--data-dir", type=Path, required=True, help="holds mnist/ and cifar10/")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--loss", default="tmifpe")
-    options = parser.parse_args()
-    keep_freed_memory()  # as the commands do; else both contestants spend a share of their time on page faults
-    tiny = tmifpe.load_model("mnist-fast", weights=options.weights_dir / "mnist_fast_at.pth").module
-    x, labels = tmifpe.load_data(f"mnist:{options.data_dir / 'mnist'}").fetch(range(4 * options.batch_size + 100))
-    rows = [
-        measure("mnist-fast", tiny, x, labels, 0.3, options.batch_size, options.rounds, options.steps, options.loss)
-    ]
-    mean, std = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
-    residual = tmifpe.load_model(str(options.weights_dir / "cifar10_resnet4b.onnx"), mean=mean, std=std).module
-    x, labels = tmifpe.load_data(f"cifar10:{options.data_dir / 'cifar10'}").fetch(range(846))
-    rows.append(
-        measure(
-            "cifar10_resnet4b",
-            residual,
-            x,
-            labels,
-            2 / 255,
-            options.batch_size,
-            options.rounds,
-            options.steps,
-            options.loss,
-        )
+    parser.add_argument(
+        "--keep-memory", action="store_true", help="keep freed memory as the commands do; both contestants gain"
     )
-    json.dump({"threads": torch.get_num_threads(), "rows": rows}, sys.stdout, indent=2)
+    options = parser.parse_args()
+    kept = options.keep_memory and keep_freed_memory()
+    rows = []
+    for name in options.models:
+        model, x, labels, eps = MODELS[name](options)
+        found = measure(name, model, x, labels, eps, options.batch_size, options.rounds, options.steps, options.loss)
+        rows.append(found)
+    found = {"torch": torch.__version__, "threads": torch.get_num_threads(), "keep_memory": kept, "rows": rows}
+    json.dump(found, sys.stdout, indent=2)
     print()
 
 

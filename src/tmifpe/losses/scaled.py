@@ -16,6 +16,8 @@ from torch import Tensor
 from tmifpe.core.numerics import attach_gradient, exp_or_zero, safe_gap
 from tmifpe.theory.solver import T_TWO, one_step_t, solve_t
 
+_FEW = 13  # classes
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -49,9 +51,12 @@ def choose_t(rows: Rows, t_rule: str | float, lam: float) -> Tensor:
     if bool(top.all()):
         return _top_t(rows.r, rows.aim, rows.tie, t_rule)
     t = (-lam / rows.own[:, 0]).clamp_(min=1.0, max=torch.finfo(rows.r.dtype).max)
+    if not bool(top.any()):
+        return t
+    if rows.r.shape[1] <= _FEW:  # solving for all rows costs less than picking some
+        return torch.where(top, _top_t(rows.r, rows.aim, rows.tie, t_rule), t)
     some = top.nonzero()[:, 0]
-    if len(some):
-        t[some] = _top_t(rows.r[some], rows.aim[some], rows.tie[some], t_rule)
+    t[some] = _top_t(rows.r[some], rows.aim[some], rows.tie[some], t_rule)
     return t
 
 
