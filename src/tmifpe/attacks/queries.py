@@ -6,7 +6,7 @@ __all__ = ["Evaluated", "Objective", "Queries", "Tally", "as_logits"]
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -73,7 +73,8 @@ class Queries:
             logits = self._ask(leaf)
             if not logits.requires_grad:
                 return logits, torch.zeros_like(x)
-            (grad,) = torch.autograd.grad(objective(logits).sum(), leaf, allow_unused=True)
+            found = torch.autograd.grad(objective(logits).sum(), leaf, allow_unused=True)
+            grad = cast("Tensor | None", found[0])
         self.tally.backwards += len(x)
         return logits.detach(), torch.zeros_like(x) if grad is None else grad
 

@@ -7,7 +7,7 @@ __all__ = ["Backward", "Network", "network_in"]
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -60,7 +60,8 @@ class Network:
         def back(weights: Tensor) -> Tensor:
             if not output.requires_grad:
                 return torch.zeros_like(leaf, dtype=self.dtype)
-            (grad,) = torch.autograd.grad(output, leaf, weights.to(output), retain_graph=True, allow_unused=True)
+            found = torch.autograd.grad(output, leaf, weights.to(output), retain_graph=True, allow_unused=True)
+            grad = cast("Tensor | None", found[0])
             return torch.zeros_like(leaf, dtype=self.dtype) if grad is None else grad.to(self.dtype)
 
         return output.detach().to(self.dtype), back

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["TMIFPE", "check_t_rule"]
+__all__ = ["TMIFPE"]
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,15 +15,6 @@ from tmifpe.core.numerics import compute_dtype
 from tmifpe.losses.loss import aim_of, check_classes, positive
 from tmifpe.losses.scaled import attached, choose_t, rows_of
 from tmifpe.theory.formats import lam_of
-
-
-def check_t_rule(owner: str, t_rule: object) -> str | float:
-    """`exact`, `one-step` or a number above 0."""
-    if isinstance(t_rule, str):
-        if t_rule not in ("exact", "one-step"):
-            raise InputError(f"t_rule of {owner} must be exact, one-step or a number, got {shown(t_rule)}")
-        return t_rule
-    return positive(owner, "t_rule", t_rule)
 
 
 @dataclass(frozen=True)
@@ -41,7 +32,7 @@ class TMIFPE:
     name: ClassVar[str] = "tmifpe"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "t_rule", check_t_rule(self.name, self.t_rule))
+        object.__setattr__(self, "t_rule", _checked(self.name, self.t_rule))
         if self.lam is not None:
             object.__setattr__(self, "lam", positive(self.name, "lam", self.lam))
 
@@ -55,3 +46,12 @@ class TMIFPE:
             rows = rows_of(z, aim_of(labels, targets))
             t = choose_t(rows, self.t_rule, lam_of(z.dtype) if self.lam is None else self.lam)
         return attached(z, rows, t, targets is not None)
+
+
+def _checked(owner: str, t_rule: object) -> str | float:
+    """`exact`, `one-step` or a number above 0."""
+    if isinstance(t_rule, str):
+        if t_rule not in ("exact", "one-step"):
+            raise InputError(f"t_rule of {owner} must be exact, one-step or a number, got {shown(t_rule)}")
+        return t_rule
+    return positive(owner, "t_rule", t_rule)

@@ -12,31 +12,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from tmifpe.core.numerics import compute_dtype, is_usable
-from tmifpe.losses.loss import aim_of, check_classes, keep_usable, positive
+from tmifpe.losses.loss import aim_of, check_classes, keep_usable
 from tmifpe.losses.scaled import choose_t, rows_of
-from tmifpe.losses.tmifpe import check_t_rule
+from tmifpe.losses.tmifpe import TMIFPE
 from tmifpe.theory.formats import lam_of
 
 
 @dataclass(frozen=True)
-class TMIFPENaive:
+class TMIFPENaive(TMIFPE):
     """F.cross_entropy(t* z/Delta, y) (eq15, eq16), in the dtype of the logits, by autograd with t* and Delta detached.
 
-    The t* is that of `tmifpe`. The gradient carries the factor c = t*/Delta and errs by about u t* |z|/Delta. Where
-    the printed formula is not a number (an exact tie, an overflow) the row has value and gradient 0.
+    Options and t* are those of `tmifpe`. The gradient carries the factor c = t*/Delta and errs by about u t* |z|/Delta.
+    Where the printed formula is not a number (an exact tie, an overflow) the row has value and gradient 0.
     """
 
-    t_rule: str | float = "exact"
-    lam: float | None = None
     name: ClassVar[str] = "tmifpe-naive"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "t_rule", check_t_rule(self.name, self.t_rule))
-        if self.lam is not None:
-            object.__setattr__(self, "lam", positive(self.name, "lam", self.lam))
-
-    def min_classes(self, targeted: bool) -> int:  # noqa: ARG002
-        return 2
 
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
         check_classes(self, logits, labels, targets)
