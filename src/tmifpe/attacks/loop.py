@@ -137,8 +137,8 @@ class _Seat:
         self.slots.put(rows, other.slots)
 
     def split(self, count: int) -> tuple[_Seat, _Seat]:
-        pairs = (self.problem.split(count), self.state.split(count), self.slots.split(count))
-        return _Seat(*(pair[0] for pair in pairs)), _Seat(*(pair[1] for pair in pairs))
+        problem, state, slots = self.problem.split(count), self.state.split(count), self.slots.split(count)
+        return _Seat(problem[0], state[0], slots[0]), _Seat(problem[1], state[1], slots[1])
 
     def join(self, other: _Seat) -> _Seat:
         return _Seat(self.problem.join(other.problem), self.state.join(other.state), self.slots.join(other.slots))
