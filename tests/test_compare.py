@@ -17,7 +17,7 @@ from tests.linear import Linear, examples
 from tmifpe import PGD, InputError, Threat
 from tmifpe.attacks import GAMA, bim, fgsm
 from tmifpe.cli import app
-from tmifpe.cli.compare import seed_spread, significance
+from tmifpe.cli.compare import flags_raised, seed_spread, significance
 from tmifpe.evaluation.column import column_attack
 from tmifpe.evaluation.compare import Comparison, mcnemar
 
@@ -116,3 +116,13 @@ def test_command_line_prints_one_json_object_with_its_command():
     assert {"command", "version", "machine"} <= set(plain)
     shown = CliRunner().invoke(app, words.split())
     assert "The seed alone moves a loss by up to" in shown.stdout.replace("\n", " ")
+
+
+def test_flags_of_each_column_are_named(row):
+    assert flags_raised(row) == ""
+    words = "compare digits-distilled --eps 0.15 --limit 60 --steps 5 --losses ce,tmifpe --no-store"
+    said = " ".join(CliRunner().invoke(app, words.split()).stdout.split())
+    flags = said.partition("Flags (tmifpe list flags): ")[2]
+    ce, _, ours = flags.partition("; tmifpe: ")
+    assert "gradient-lost" in ce
+    assert "gradient-lost" not in ours

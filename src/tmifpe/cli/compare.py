@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["compare", "comparison_table", "seed_spread", "significance"]
+__all__ = ["compare", "comparison_table", "flags_raised", "seed_spread", "significance"]
 
 import itertools
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,6 +54,8 @@ def compare(
     shown.print(significance(result), highlight=False, markup=False)
     if result.spread is not None:
         shown.print(seed_spread(result), highlight=False, markup=False)
+    if raised := flags_raised(result):
+        shown.print(raised, style="yellow", highlight=False, markup=False)
 
 
 def comparison_table(title: str, result: Comparison) -> Table:
@@ -86,6 +88,15 @@ def comparison_table(title: str, result: Comparison) -> Table:
             row += spread if several else ["", "", ""]
         table.add_row(*row, style=bold)
     return table
+
+
+def flags_raised(result: Comparison) -> str:
+    """Which columns have reasons to be doubted; `evaluate` says more of each."""
+    raised = {
+        loss: dict.fromkeys(flag.name for run in runs for flag in run.flags) for loss, runs in result.results.items()
+    }
+    said = "; ".join(f"{loss}: {', '.join(names)}" for loss, names in raised.items() if names)
+    return f"Flags (tmifpe list flags): {said}." if said else ""
 
 
 def seed_spread(result: Comparison) -> str:
