@@ -89,7 +89,7 @@ def result_table(result: Result) -> Table:
         ("clean accuracy", f"{percent(result.clean_accuracy)} %"),
         ("examples", f"{result.n}, of which broken {result.broken}"),
         ("threat", plain(f"{spec.threat.norm}, eps {spec.threat.eps:.6g}")),
-        ("attack", plain("; ".join(spec.attacks))),
+        ("attack", plain("; ".join(spec.attacks).replace(",", ", "))),  # spaces, so that lines can break
         ("precision, mode, seed", plain(f"{spec.precision}, {spec.mode}, {spec.seed}")),
         ("cost", f"{result.seconds:.1f} s, {result.tally.forwards} forwards, {result.tally.backwards} backwards"),
     ]
