@@ -165,3 +165,11 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyautoattack", None)
     with pytest.raises(MissingExtra, match=r"tmifpe\[autoattack\]"):
         column_attack("autoattack")
+
+
+def test_a_shard_is_one_batch_where_that_is_work_enough(monkeypatch):
+    monkeypatch.setattr("tmifpe.evaluation.evaluate.SHARD_SECONDS", 0.0)
+    model = Linear(5, dtype=torch.float32)
+    data, threat = examples(model, 20), Threat("linf", 0.3)
+    sizes = {name: tmifpe.evaluate(model, data, threat, name, batch_size=4).plan for name in ("autoattack", "ce")}
+    assert {name: len(plan) for name, plan in sizes.items()} == {"autoattack": 5, "ce": 2}

@@ -28,6 +28,7 @@ from tmifpe.evaluation.asked import (
     check_threat,
     check_whole,
 )
+from tmifpe.evaluation.autoattack import AutoAttack
 from tmifpe.evaluation.column import AnyAttack, column_attack
 from tmifpe.evaluation.doubts import Doubts, second_opinion
 from tmifpe.evaluation.draws import own_draws
@@ -280,7 +281,9 @@ def _plan(job: Job, request: Request) -> Plan:
         return Plan(n, batch, min(request.shard_size, n))
     seconds = _seconds_per_look(job, batch) * sum(attack.budget for attack in job.attacks)
     most = max(batch, min(SHARD_EXAMPLES, SHARD_VALUES // math.prod(job.data.shape)))
-    size = max(4 * batch, batch * math.ceil(SHARD_SECONDS / seconds / batch)) if seconds > 0 else most
+    # Several batches, so that few looks are taken by a batch that is no longer full; AutoAttack never fills up its own.
+    least = batch if any(isinstance(attack, AutoAttack) for attack in job.attacks) else 4 * batch
+    size = max(least, batch * math.ceil(SHARD_SECONDS / seconds / batch)) if seconds > 0 else most
     return Plan(n, batch, min(size, most, n))
 
 
