@@ -122,9 +122,8 @@ def reference(loss: str, logits: list[float], label: int) -> tuple[list[float], 
 
 @pytest.fixture(scope="module")
 def cases(shared: Path) -> list[dict[str, Any]]:
-    found = json.loads((shared / "paper" / "oracle.json").read_text())["cases"]
     # Targeted gradients are untargeted ones of the target with the other sign; the audit is untargeted.
-    return found
+    return json.loads((shared / "paper" / "oracle.json").read_text())["cases"]
 
 
 def test_reference_agrees_with_mpmath_on_the_oracle(cases: list[dict[str, Any]]) -> None:
