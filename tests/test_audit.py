@@ -168,8 +168,8 @@ def test_reference_of_ce_is_right_at_every_gap(gap: float) -> None:
 def test_reference_of_dlr_and_cw() -> None:
     logits = [3.0, 1.0, -1.0, -4.0]
     assert reference("cw", logits, 0) == ([-1.0, 1.0, 0.0, 0.0], 1.0)
-    # -(z0 - z1)/(z0 - z2) = -2/4: by z0 -(1/4) + 2/16, by z1 1/4, by z2 -2/16.
-    assert reference("dlr", logits, 0)[0] == pytest.approx([-0.125, 0.25, -0.125, 0.0])
+    # -(z0 - z1)/(z0 - z2) = -2/4: by z0 -(1/4) + 2/16, by z1 1/4, by z2 -2/16; all times the spread, 4.
+    assert reference("dlr", logits, 0)[0] == pytest.approx([-0.5, 1.0, -0.5, 0.0])
 
 
 def test_lambda_is_pinned_to_float32() -> None:

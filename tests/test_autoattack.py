@@ -167,9 +167,10 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch):
         column_attack("autoattack")
 
 
-def test_a_shard_is_one_batch_where_that_is_work_enough(monkeypatch):
-    monkeypatch.setattr("tmifpe.evaluation.evaluate.SHARD_SECONDS", 0.0)
+def test_a_shard_is_one_of_its_own_batches_whatever_else_is_asked():
+    """Its draws belong to its batches, so an answer must not hang on how long something took."""
     model = Linear(5, dtype=torch.float32)
     data, threat = examples(model, 20), Threat("linf", 0.3)
-    sizes = {name: tmifpe.evaluate(model, data, threat, name, batch_size=4).plan for name in ("autoattack", "ce")}
-    assert {name: len(plan) for name, plan in sizes.items()} == {"autoattack": 5, "ce": 2}
+    for shard_size in (None, 3, 20):
+        result = tmifpe.evaluate(model, data, threat, "autoattack(batch_size=4)", batch_size=2, shard_size=shard_size)
+        assert (len(result.plan), result.plan.shard_size) == (5, 4)

@@ -65,7 +65,8 @@ def test_cw_and_dlr_are_the_published_formulas(z: Tensor, labels: Tensor) -> Non
     own = leaf2.gather(1, labels[:, None])[:, 0]
     others = leaf2.masked_fill(functional.one_hot(labels, 10).bool(), -torch.inf).amax(dim=1)
     dlr = -(own - others) / (ordered[:, 0] - ordered[:, 2])
-    torch.testing.assert_close(gradient("dlr", z, labels), by_autograd(dlr, leaf2), rtol=1e-9, atol=1e-12)
+    published = by_autograd(dlr, leaf2) * (ordered[:, 0] - ordered[:, 2]).detach()[:, None]
+    torch.testing.assert_close(gradient("dlr", z, labels), published, rtol=1e-9, atol=1e-12)
 
 
 def test_targeted_dlr_is_the_published_formula(z: Tensor, labels: Tensor) -> None:
@@ -75,7 +76,18 @@ def test_targeted_dlr_is_the_published_formula(z: Tensor, labels: Tensor) -> Non
     gap = leaf.gather(1, labels[:, None])[:, 0] - leaf.gather(1, targets[:, None])[:, 0]
     value = -gap / (ordered[:, 0] - 0.5 * (ordered[:, 2] + ordered[:, 3]))
     torch.testing.assert_close(get_loss("dlr")(z, labels, targets), value.detach())
-    torch.testing.assert_close(gradient("dlr", z, labels, targets), by_autograd(value, leaf), rtol=1e-9, atol=1e-12)
+    spread = (ordered[:, 0] - 0.5 * (ordered[:, 2] + ordered[:, 3])).detach()[:, None]
+    published = by_autograd(value, leaf) * spread
+    torch.testing.assert_close(gradient("dlr", z, labels, targets), published, rtol=1e-9, atol=1e-12)
+
+
+def test_dlr_of_close_logits_in_half_precision_keeps_its_direction() -> None:
+    z = torch.tensor([[3e-6, 2e-6, 1e-6, 0.0]], dtype=torch.float16)
+    for targets in (None, torch.tensor([2])):
+        grad = gradient("dlr", z, torch.tensor([0]), targets)
+        assert grad.isfinite().all()
+        assert grad.abs().max() <= 2
+        assert (grad != 0).any()
 
 
 @pytest.mark.parametrize("name", ["mifpe", "mifpe(T=10)", "tmifpe", "tmifpe(t_rule=one-step)", "tmifpe(lam=20)"])

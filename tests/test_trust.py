@@ -68,7 +68,7 @@ def test_checks_ask_about_few_examples_and_count_them():
     result = evaluate(model, (x, y), THREAT, ATTACK, batch_size=100, shard_size=300)
     asked = sum(len(batch) for batch in seen)
     assert result.check_forwards == asked - result.tally.forwards  # shard_size is given: nothing is timed
-    assert result.check_forwards <= 40 * LARGEST
+    assert result.check_forwards <= 140 * LARGEST  # 100 of them in the whole box, of what withstood 20 steps there
 
 
 def test_a_model_and_the_callers_generators_are_left_alone():

@@ -119,8 +119,11 @@ class Ascent(ABC):
         if state.velocity is None:
             return grad, None
         # MI-FGSM: normalised by the mean absolute value, so that steps with small gradients count as much.
-        size = grad.abs().flatten(1).mean(dim=1)
-        unit = grad / _column(torch.where(size > 0, size, 1.0), grad)
+        # One lost or infinite pixel must not stay in the velocity for good, nor the mean of large ones overflow.
+        unit = torch.nan_to_num(grad, nan=0.0, posinf=0.0, neginf=0.0)
+        for size in (lambda u: u.abs().flatten(1).amax(dim=1), lambda u: u.abs().flatten(1).mean(dim=1)):
+            length = size(unit)
+            unit = unit / _column(torch.where(length > 0, length, 1.0), unit)
         decay = _column(torch.where(number == 0, 0.0, self.momentum).to(grad.dtype), grad)
         velocity = decay * state.velocity + unit
         return velocity, velocity

@@ -8,7 +8,7 @@ One forward and one backward per step; the test of success reuses the forward.
 
 from __future__ import annotations
 
-__all__ = ["Attack", "Loop", "State", "Verdicts", "run", "strongest"]
+__all__ = ["Attack", "Loop", "State", "Verdicts", "check_box", "run", "strongest"]
 
 import math
 from collections.abc import Callable
@@ -163,7 +163,9 @@ class _Run:
         self.batch = self._admit(loop.batch_size)
 
     def go(self) -> Verdicts:
-        while len(self.batch) or self.claims:
+        while len(self.batch) or self.claims or len(self.waiting):
+            if not len(self.batch):
+                self.batch = self._admit(self.loop.batch_size)
             if len(self.batch):
                 self._look()
             pending = sum(len(claim) for claim in self.claims)
@@ -284,7 +286,10 @@ class _Run:
         back = ~holds & ~spent
         if bool(back.any()):
             again = seat.take(back.nonzero()[:, 0])
-            self.batch = self.batch.join(again) if len(self.batch) else again
+            # Their seats have been taken: some sit down where the batch has room, the others go before all who wait.
+            now, later = again.split(max(0, self.loop.batch_size - len(self.batch)))
+            self.batch = self.batch.join(now) if len(self.batch) else now
+            self.waiting = later.join(self.waiting) if len(self.waiting) else later
 
     def _record_fooled(self, seat: _Seat) -> None:
         self._record(seat, True)
@@ -315,6 +320,7 @@ def run(attack: Attack, problem: Problem, queries: Queries, loop: Loop) -> Verdi
     return _Run(attack, problem, queries, loop).go()
 
 
+@torch.inference_mode(False)  # an attack needs gradients, wherever it is called
 def strongest(
     attack: Attack,
     model: Model,
@@ -334,6 +340,14 @@ def strongest(
         return run(attack, problem, queries, Loop(batch_size, "strongest")).adv.to(x.dtype)
 
 
+def check_box(x: Tensor, threat: Threat) -> None:
+    """`InputError` for images that are not in the threat's box, where no attack could have begun."""
+    if not bool(((x >= threat.low) & (x <= threat.high)).all()):
+        raise InputError(
+            f"images must lie in [{threat.low}, {threat.high}]; normalisation belongs inside the model, not in the data"
+        )
+
+
 def _checked(
     x: Tensor, labels: Tensor, threat: Threat, targets: Tensor | None, seed: int, indices: Tensor | None
 ) -> Problem:
@@ -349,14 +363,11 @@ def _checked(
         raise InputError(f"seed must be a whole number in [0, 2^63), got {shown(seed)}")
     # Half-precision images are moved in float32; the model sees them in its own dtype.
     x = x.to(numerics.compute_dtype(x.dtype))
-    if not bool(((x >= threat.low) & (x <= threat.high)).all()):
-        raise InputError(
-            f"images must lie in [{threat.low}, {threat.high}]; normalisation belongs inside the model, not in the data"
-        )
+    check_box(x, threat)
     positions = torch.arange(len(x)) if indices is None else indices
     whole = {"labels": labels, "indices": positions} | ({} if targets is None else {"targets": targets})
-    moved = {name: _whole(name, numbers, len(x)).to(x.device) for name, numbers in whole.items()}
-    return Problem(x.detach(), moved["labels"], moved.get("targets"), moved["indices"], threat, seed)
+    moved = {name: _whole(name, numbers, len(x)).to(x.device).clone() for name, numbers in whole.items()}
+    return Problem(x.detach().clone(), moved["labels"], moved.get("targets"), moved["indices"], threat, seed)
 
 
 def _whole(name: str, numbers: Any, n: int) -> Tensor:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 __all__ = ["audit", "audit_table"]
 
+import contextlib
+import math
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,7 +41,7 @@ def audit(
     if out is not None:
         prepare_folder(out)
     classifier, data, _ = sources.load_sources(source)
-    with console.bar() as shown:
+    with console.bar() as shown, contextlib.redirect_stdout(sys.stderr):  # a model that prints must not spoil the JSON
         task = shown.add_task("audit", total=len(data), note="")
         result = tmifpe.audit(
             classifier,
@@ -93,7 +96,7 @@ def audit_table(result: Audit) -> Table:
 def _gap_lines(result: Audit) -> list[str]:
     """The gaps beside the thresholds at which plain cross-entropy loses its label."""
     plain = result.to_json()
-    gap = plain["delta"]
+    gap = {name: math.inf if value is None else value for name, value in plain["delta"].items()}
     above = ", ".join(f"{at['share_above']:.0%} above {at['delta']:.2f} ({p})" for p, at in plain["ce_dies"].items())
     return [
         f"Gap Δ of the two largest logits: {gap['min']:.3g} to {gap['max']:.3g}, median {gap['median']:.3g}.",

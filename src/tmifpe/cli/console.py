@@ -4,7 +4,9 @@ from __future__ import annotations
 
 __all__ = ["bar", "encodable", "harmless", "percent", "plain", "print_json", "progress_on_stderr", "result_table"]
 
+import contextlib
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,7 +38,7 @@ def bar() -> Progress:
 @contextmanager
 def progress_on_stderr(title: str) -> Iterator[Callable[[Step], None]]:
     """Examples done, the robust accuracy so far with its bounds, examples per second, time left."""
-    with bar() as shown:
+    with bar() as shown, contextlib.redirect_stdout(sys.stderr):  # a model that prints must not spoil the JSON
         task = shown.add_task(plain(title), total=None, note="")
 
         def told(step: Step) -> None:
@@ -112,5 +114,13 @@ def result_table(result: Result) -> Table:
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """Exactly one JSON object on stdout."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+    """Exactly one JSON object on stdout; JSON knows no NaN and no infinity, so they become null."""
+    sys.stdout.write(json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

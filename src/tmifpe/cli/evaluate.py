@@ -49,7 +49,7 @@ def evaluate(
     classifier, data, device = sources.load_sources(source)
     options: dict[str, Any] = sources.request_from(attack, data)
     options |= {"device": device, "keep_adv": save_adv is not None, "store": keep.folder, "fresh": keep.fresh}
-    options |= sources.doubts_from(trust)
+    options |= sources.doubts_from(trust, data)
     with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
         options["progress"] = lambda step: (check(), progress(step))
         result = tmifpe.evaluate(classifier, data, threat, chosen, **options)

@@ -54,7 +54,8 @@ class AttackOptions:
     eot: Annotated[int, typer.Option(min=1, help="Draws to average per look at a randomised model.")] = 1
     batch_size: Annotated[str, typer.Option(help="Examples per batch, or auto.")] = "auto"
     shard_size: Annotated[
-        int | None, typer.Option(min=1, help="Examples per stored shard; default: ~10 s of work.")
+        int | None,
+        typer.Option(min=1, help="Examples per stored shard; default: four batches and at least ~10 s of work."),
     ] = None
 
 

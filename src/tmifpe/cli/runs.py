@@ -117,6 +117,10 @@ def _compared(store: Store, first: str, second: str) -> dict[str, Any]:
     one, two = store.find(first), store.find(second)
     if (one.spec.data_identity, one.spec.subset) != (two.spec.data_identity, two.spec.subset):
         raise InputError(f"runs {one.name} and {two.name} are not on the same examples")
+    if one.spec.targets != two.spec.targets:
+        raise InputError(
+            f"runs {one.name} and {two.name} ask different questions: targets {one.spec.targets} and {two.spec.targets}"
+        )
     for run in (one, two):
         if run.done < run.plan.n:
             raise InputError(f"run {run.name} is not finished: {run.done} of {run.plan.n} examples; resume it first")

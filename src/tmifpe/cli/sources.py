@@ -15,6 +15,8 @@ __all__ = [
     "write_file",
 ]
 
+import contextlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
 
 def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
     """The model on its device, the data, and the device's name."""
+    with contextlib.redirect_stdout(sys.stderr):  # a factory that prints must not spoil the JSON
+        return _load_sources(options)
+
+
+def _load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
     from tmifpe.data import load_data, read_indices
     from tmifpe.evaluation.lend import pick_device
     from tmifpe.models import load_model
@@ -78,17 +85,17 @@ def request_from(options: AttackOptions, data: Data) -> dict[str, Any]:
     }
 
 
-def doubts_from(options: TrustOptions) -> dict[str, Any]:
+def doubts_from(options: TrustOptions, data: Data) -> dict[str, Any]:
     """The keyword options of `tmifpe.evaluate` that ask whether its number can be trusted."""
     return {
         "checks": options.checks,
         "verify": options.verify,
         "repeats": options.repeats,
-        "transfer_adv": _transferred(options.transfer_adv),
+        "transfer_adv": _transferred(options.transfer_adv, data),
     }
 
 
-def _transferred(path: str | None) -> Any:
+def _transferred(path: str | None, data: Data) -> Any:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -100,6 +107,8 @@ def _transferred(path: str | None) -> Any:
         raise InputError(f"cannot read adversarial examples from {path}: {error}") from error
     if "adv" not in tensors:
         raise InputError(f"{path} holds no tensor 'adv'; give a file that --save-adv wrote")
+    if "indices" in tensors and tensors["indices"].tolist() != list(data.indices):
+        raise InputError(f"{path} holds adversarial examples of other images; data, --limit and --indices must agree")
     return tensors["adv"]
 
 

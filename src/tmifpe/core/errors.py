@@ -39,7 +39,7 @@ def shown(value: object, most: int = 80) -> str:
     >>> shown("x" * 100, 5)
     "'xxxx..."
     """
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) <= most else text[:most] + "..."
 
 

@@ -23,5 +23,7 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # not glibc
         return False
-    settings = ((_MMAP_THRESHOLD, 1024 * _MIB), (_TRIM_THRESHOLD, 2047 * _MIB), (_TOP_PAD, 64 * _MIB))
-    return all(mallopt(name, value) == 1 for name, value in settings)
+    # Older ones refuse a threshold above 32 MiB; tensors larger than that are then still handed back.
+    large = mallopt(_MMAP_THRESHOLD, 1024 * _MIB) == 1 or mallopt(_MMAP_THRESHOLD, 32 * _MIB) == 1
+    rest = [mallopt(name, value) == 1 for name, value in ((_TRIM_THRESHOLD, 2047 * _MIB), (_TOP_PAD, 64 * _MIB))]
+    return large and all(rest)

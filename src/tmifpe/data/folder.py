@@ -105,14 +105,20 @@ def _read(path: Path, transform: Callable[[Any], Any]) -> Tensor:
 
 def _as_it_is(image: Any) -> Any:
     """Grey pictures keep their one channel, everything else becomes RGB."""
-    return image.convert("L") if image.mode in ("1", "L", "I;16", "LA") else image.convert("RGB")
+    return image.convert("L") if image.mode in ("1", "L", "LA") else _rgb(image)
+
+
+def _rgb(image: Any) -> Any:
+    if image.mode[:1] in ("I", "F"):  # Pillow would clip them to white
+        raise InputError(f"it has more than 8 bits per channel (mode {image.mode}); convert it to 8 bits first")
+    return image.convert("RGB")
 
 
 def _resize_and_crop(image: Any, *, bicubic: bool, short: int = 256, crop: int = 224) -> Any:
     """What torchvision's Resize(256) and CenterCrop(224) do to a picture, to the pixel."""
     from PIL import Image
 
-    picture = image.convert("RGB")
+    picture = _rgb(image)
     width, height = picture.size
     size = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
     if max(size) > _LONGEST * short:

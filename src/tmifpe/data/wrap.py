@@ -4,12 +4,22 @@ from __future__ import annotations
 
 __all__ = ["as_data", "as_image", "as_label", "dataset_item"]
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Data
@@ -28,8 +38,7 @@ def as_data(data: Any, *, name: str | None = None) -> Data:
     if callable(getattr(data, "fetch", None)) and hasattr(data, "__len__"):
         return cast(Data, data)
     if isinstance(data, DataLoader):
-        in_order = isinstance(data.sampler, SequentialSampler) and data.collate_fn is default_collate
-        if not in_order or data.drop_last or isinstance(data.dataset, IterableDataset):
+        if not _in_order(data):
             return _read_once(data, name or "data loader")
         data = data.dataset
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
@@ -46,6 +55,15 @@ def as_data(data: Any, *, name: str | None = None) -> Data:
         f"data must be tensors (x, y), a torch Dataset or a DataLoader, got {type(data).__name__}; "
         "a name such as 'mnist:DIR' is read by tmifpe.data.load_data"
     )
+
+
+def _in_order(loader: DataLoader[Any]) -> bool:
+    """Whether it gives its dataset as it is, so that the dataset can be read instead."""
+    sampler, batches = loader.sampler, loader.batch_sampler
+    plain = batches is None or (type(batches) is BatchSampler and batches.sampler is sampler)
+    whole = isinstance(sampler, SequentialSampler) and sampler.data_source is loader.dataset
+    lazy = not isinstance(loader.dataset, IterableDataset) and not loader.drop_last
+    return plain and whole and lazy and loader.collate_fn is default_collate
 
 
 def dataset_item(data: Dataset[Any]) -> Item:
@@ -95,7 +113,7 @@ def _read_once(loader: DataLoader[Any], name: str) -> Data:
     images: list[Tensor] = []
     labels: list[Tensor] = []
     # Iterating a loader draws a seed from the global generator; the caller's must be as it was.
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _kept_generators(loader):
         for batch in loader:
             if not isinstance(batch, tuple | list) or len(batch) < 2:
                 raise InputError(f"{name} must give pairs (images, labels), got {type(batch).__name__}")
@@ -112,3 +130,16 @@ def _read_once(loader: DataLoader[Any], name: str) -> Data:
         return ArrayData(torch.cat(images), torch.cat(labels), name=name)
     except RuntimeError as error:
         raise InputError(f"the batches of {name} do not fit together: {error}") from error
+
+
+@contextmanager
+def _kept_generators(loader: DataLoader[Any]) -> Iterator[None]:
+    """Within, a loader may draw from generators of its own; after, they are as they were."""
+    owners = (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
+    found = [getattr(owner, "generator", None) for owner in owners]
+    states = [(generator, generator.get_state()) for generator in found if isinstance(generator, torch.Generator)]
+    try:
+        yield
+    finally:
+        for generator, state in states:
+            generator.set_state(state)

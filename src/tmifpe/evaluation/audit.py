@@ -32,6 +32,7 @@ LOSSES = ("ce", "ce-margin", "cw", "dlr", "mifpe", "tmifpe")
 PRECISIONS = ("fp16", "bf16", "fp32")
 
 
+@torch.inference_mode(False)  # gradients are what it is about, wherever it is called
 def audit(
     model: Model | Classifier,
     data: Any,
@@ -53,14 +54,14 @@ def audit(
     >>> found.finding("ce", "fp32").logits.zero > 0.5, found.finding("tmifpe", "fp32").logits.zero
     (True, 0.0)
     """
-    check_whole("batch_size", batch_size)
+    batch_size = check_whole("batch_size", batch_size)
     chosen = [pinned(get_loss(text)) for text in _different("losses", losses)]
     names = [spelling(get_loss(text)) for text in losses]
     for precision in _different("precisions", precisions):
         get_precision(precision)
     source = as_data(data)
     if limit is not None:
-        check_whole("limit", limit)
+        limit = check_whole("limit", limit)
         source = subset(source, range(limit)) if limit < len(source) else source
     if isinstance(model, Classifier):
         check_compatible(model, source)

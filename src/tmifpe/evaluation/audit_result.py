@@ -93,14 +93,15 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         gap = self.delta[self.correct]
-        quantiles = zip(("min", "p10", "median", "p90", "max"), np.quantile(gap, [0, 0.1, 0.5, 0.9, 1]), strict=True)
+        finite = gap[np.isfinite(gap)] if np.isfinite(gap).any() else np.array([np.nan])
+        quantiles = zip(("min", "p10", "median", "p90", "max"), np.quantile(finite, [0, 0.1, 0.5, 0.9, 1]), strict=True)
         return {
             "model": self.model,
             "data": self.data,
             "n": self.n,
             "correct": int(self.correct.sum()),
             "classes": self.classes,
-            "delta": {name: float(value) for name, value in quantiles},
+            "delta": {name: None if np.isnan(value) else float(value) for name, value in quantiles},
             "ce_dies": {
                 name: {"delta": limit, "share_above": float((gap >= limit).mean())}
                 for name, limit in self.thresholds.items()
@@ -119,7 +120,7 @@ class Audit:
                     "index": int(self.index[i]),
                     "label": int(self.label[i]),
                     "correct": bool(self.correct[i]),
-                    "delta": float(self.delta[i]),
+                    "delta": float(self.delta[i]) if np.isfinite(self.delta[i]) else None,
                     "loss": cell.loss,
                     "precision": cell.precision,
                     "label_lost": bool(cell.label_lost[i]),

@@ -141,6 +141,11 @@ def compare(
         raise InputError(f"compare needs different losses, at least one, got {', '.join(losses) or 'none'}")
     if not seeds or len(set(seeds)) != len(seeds):
         raise InputError(f"compare needs different seeds, at least one, got {list(seeds)}")
+    if options.get("targets") == "random" and len(seeds) > 1:
+        raise InputError(
+            "with several seeds, random targets are other ones for each, and what is compared is not one question; "
+            "give one seed, or the targets themselves"
+        )
     attacks = {loss: column_attack(loss, attack) for loss in losses}  # what cannot work fails before any compute
     for one in attacks.values():
         if isinstance(one, AutoAttack):

@@ -31,7 +31,7 @@ from tmifpe.evaluation.asked import (
 from tmifpe.evaluation.autoattack import AutoAttack
 from tmifpe.evaluation.column import AnyAttack, column_attack
 from tmifpe.evaluation.doubts import Doubts, second_opinion
-from tmifpe.evaluation.draws import own_draws
+from tmifpe.evaluation.draws import own_draws, undisturbed
 from tmifpe.evaluation.lend import Lent, lend
 from tmifpe.evaluation.outcomes import Outcomes
 from tmifpe.evaluation.recorder import NoRecorder, Recorder
@@ -73,15 +73,16 @@ class Request:
     def __post_init__(self) -> None:
         for option in ("limit", "batch_size", "shard_size"):
             if getattr(self, option) is not None:
-                check_whole(option, getattr(self, option))
+                object.__setattr__(self, option, check_whole(option, getattr(self, option)))
         for option in ("eot", "repeats"):
-            check_whole(option, getattr(self, option), most=MOST_DRAWS)
-        check_whole("seed", self.seed, least=0, most=2**63 - 1)
+            object.__setattr__(self, option, check_whole(option, getattr(self, option), most=MOST_DRAWS))
+        object.__setattr__(self, "seed", check_whole("seed", self.seed, least=0, most=2**63 - 1))
         if self.mode not in ("verdict", "strongest"):
             raise InputError(f"mode must be 'verdict' or 'strongest', got {shown(self.mode)}")
         object.__setattr__(self, "targets", as_targets(self.targets))
 
 
+@torch.inference_mode(False)  # an attack needs gradients, wherever it is called
 def evaluate(
     model: Model | Classifier,
     data: Any,
@@ -159,6 +160,8 @@ def _run(spec: RunSpec, job: Job, request: Request, recorder: Recorder) -> Resul
             recorder.save(result)
             done.add(result)
             doubts.shard(job, result)
+        if not done.outcomes.counted.any():
+            raise InputError("every example is labelled or predicted as its target already; there is nothing to attack")
         seconds = time.perf_counter() - began + earlier
         result = Result(spec, plan, done.outcomes, done.tally, seconds, resumed, adv=done.joined_adv())
         doubts.after(job, result.outcomes)
@@ -265,7 +268,8 @@ def _identified(spec: RunSpec, network: Model, data: Data, request: Request) -> 
     identity = spec.model_identity or model_identity(network, [request.name] if request.name else [])
     if identity is None:
         raise InputError(
-            "a model without parameters cannot be told apart from others; give it a name= to store its runs"
+            "a function cannot be told apart from others like it; give it a name= to store its runs (on the command "
+            "line: let the factory return an nn.Module, or say --no-store)"
         )
     return replace(spec, model_identity=identity, data_identity=data.identity)
 
@@ -277,13 +281,14 @@ def _digest(numbers: Tensor) -> str:
 def _plan(job: Job, request: Request) -> Plan:
     n = len(job.data)
     batch = min(request.batch_size or _batch_size(job), n)
+    own = [attack.batch_size for attack in job.attacks if isinstance(attack, AutoAttack)]
+    if own:  # its draws belong to its batches, so what is in them must not hang on a stopwatch
+        return Plan(n, batch, min(*own, n))
     if request.shard_size is not None:
         return Plan(n, batch, min(request.shard_size, n))
     seconds = _seconds_per_look(job, batch) * sum(attack.budget for attack in job.attacks)
     most = max(batch, min(SHARD_EXAMPLES, SHARD_VALUES // math.prod(job.data.shape)))
-    # Several batches, so that few looks are taken by a batch that is no longer full; AutoAttack never fills up its own.
-    least = batch if any(isinstance(attack, AutoAttack) for attack in job.attacks) else 4 * batch
-    size = max(least, batch * math.ceil(SHARD_SECONDS / seconds / batch)) if seconds > 0 else most
+    size = max(4 * batch, batch * math.ceil(SHARD_SECONDS / seconds / batch)) if seconds > 0 else most
     return Plan(n, batch, min(size, most, n))
 
 
@@ -299,8 +304,9 @@ def _seconds_per_look(job: Job, batch: int) -> float:
     x = x.to(job.lent.device, job.lent.image_dtype)
     queries = Queries(job.lent.model, job.lent.dtype)
     best = math.inf
-    for _ in range(2):
-        since = time.perf_counter()
-        queries.look(x, lambda logits: logits.sum(dim=1))
-        best = min(best, time.perf_counter() - since)
+    with undisturbed(job.lent.model, job.lent.device):
+        for _ in range(2):
+            since = time.perf_counter()
+            queries.look(x, lambda logits: logits.sum(dim=1))
+            best = min(best, time.perf_counter() - since)
     return best / len(labels)

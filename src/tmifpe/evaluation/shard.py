@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tmifpe.attacks.loop import Loop, Verdicts, run
+from tmifpe.attacks.loop import Loop, Verdicts, check_box, run
 from tmifpe.attacks.queries import Queries, Tally
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
@@ -20,7 +20,7 @@ from tmifpe.core.errors import InputError
 from tmifpe.core.types import Data, Threat
 from tmifpe.evaluation.autoattack import AutoAttack
 from tmifpe.evaluation.column import AnyAttack
-from tmifpe.evaluation.draws import own_draws, seed_draws
+from tmifpe.evaluation.draws import seed_draws, undisturbed
 from tmifpe.evaluation.lend import Lent
 from tmifpe.evaluation.outcomes import Mark, Outcomes
 from tmifpe.evaluation.targets import choose_targets
@@ -61,7 +61,7 @@ def run_shard(
     job: Job, shard: int, positions: range, tick: Callable[[int, int], None] = lambda *_: None
 ) -> ShardResult:
     """Evaluate the examples at `positions`; `tick(done, wrong)` is called at every look."""
-    with own_draws(job.lent.device):
+    with undisturbed(job.lent.model, job.lent.device):
         # The draws of a randomised model belong to the shard, so that to run it again is to get the same outcomes.
         seed_draws(job.lent.device, job.seed, shard)
         return _run_shard(job, shard, positions, tick)
@@ -97,7 +97,9 @@ def fetch_rows(job: Job, positions: Sequence[int]) -> tuple[Tensor, Tensor, Tens
     x, labels = job.data.fetch(positions)
     device = job.lent.device
     indices = torch.as_tensor(np.asarray([job.data.indices[p] for p in positions], dtype=np.int64), device=device)
-    return x.to(device, job.lent.image_dtype), labels.to(device), indices
+    x = x.to(device, job.lent.image_dtype)
+    check_box(x, job.threat)
+    return x, labels.to(device), indices
 
 
 def _read_clean(job: Job, queries: Queries, x: Tensor, labels: Tensor) -> Tensor:

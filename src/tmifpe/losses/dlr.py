@@ -18,7 +18,8 @@ from tmifpe.losses.loss import check_classes
 class DLR:
     """-(z_y - max_{i != y} z_i)/(z_(1) - z_(3)); targeted -(z_y - z_t)/(z_(1) - (z_(3) + z_(4))/2).
 
-    The gradient goes through the denominator too, as published; equal logits share it evenly. In place of the
+    The gradient goes through the denominator too, as published, less the positive factor 1/(z_(1) - z_(3)), which turns
+    no direction and overflows in half precision where logits lie close; equal logits share it evenly. In place of the
     published +1e-12, which vanishes beside large logits and distorts small ones, an exact tie of the denominator
     becomes the smallest gap there can be and is held constant, and an infinite one (logits of -inf) becomes 1:
     then the direction is that of `cw`. Where y is third, the untargeted ratio is the constant 1 and its gradient 0.
@@ -48,7 +49,7 @@ class DLR:
             ratio = torch.where(other == own, 0.0, other - own) / spread
             # A label at -inf is lost for good: no change of the spread matters to an infinite ratio.
             pull = torch.where(torch.isfinite(ratio), ratio, 0.0) * slope
-            weights = torch.nan_to_num((toward - away - pull) / spread)
+            weights = torch.nan_to_num(toward - away - pull)
             usable = is_usable(z)
             value = torch.where(usable, ratio[:, 0], 0.0)
             weights = torch.where(usable[:, None], weights, 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["LogitsOnly", "hf"]
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def hf(asked: Asked) -> Loaded:
     mean, std = _normalisation(processor)
     return Loaded(
         LogitsOnly(network),
-        stamp=f"hf:{type(network).__name__}",
+        stamp=f"hf:{type(network).__name__}:{_settings(config)}",
         classes=int(config.num_labels),
         input_shape=_input_shape(config, processor),
         mean=mean,
@@ -62,6 +63,12 @@ def hf(asked: Asked) -> Loaded:
         if processor
         else (f"hf:{asked.where} states no normalisation; give --mean and --std if it needs one",),
     )
+
+
+def _settings(config: Any) -> str:
+    """All that the configuration says of the network, but for where it was found and by which version it is read."""
+    aside = ("_name_or_path", "transformers_version")
+    return json.dumps({k: v for k, v in config.to_dict().items() if k not in aside}, sort_keys=True, default=str)
 
 
 def _existing_folder(where: str) -> Path:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["model_identity"]
+__all__ = ["held_parts", "model_identity"]
 
+import functools
+import inspect
 from collections.abc import Iterable
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from tmifpe.core.hashing import digest
 from tmifpe.core.types import Model
@@ -20,9 +23,50 @@ def model_identity(model: Model, parts: Iterable[str] = ()) -> str | None:
     """
     extra = list(parts)
     if isinstance(model, nn.Module):
-        kind = type(model)
-        extra.append(f"{kind.__module__}.{kind.__qualname__}")
+        extra += [part for name, module in model.named_modules() for part in (name, _made_as(module))]
         # Repeated names, since a tensor shared by two layers belongs to both.
         named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
         return digest([*extra, *(part for pair in named for part in pair)])
     return digest(extra) if extra else None
+
+
+def held_parts(model: Model) -> list[str]:
+    """The identities of the networks and tensors that a function closes over, is bound to or names.
+
+    A factory may return `lambda x: net(2 * x - 1)`, whose file stays the same when the weights of `net` do not.
+    """
+    if isinstance(model, nn.Module):
+        return []
+    held: list[Any] = [getattr(model, "__self__", None)]
+    function: Any = model
+    while isinstance(function, functools.partial):
+        held += [*function.args, *function.keywords.values()]
+        function = function.func
+    if not inspect.isfunction(function) and not inspect.ismethod(function):
+        held += list(getattr(function, "__dict__", {}).values())
+        function = getattr(type(function), "__call__", None)  # noqa: B004 - its code is wanted
+    if inspect.isfunction(function) or inspect.ismethod(function):
+        found = inspect.getclosurevars(function)
+        held += [*found.nonlocals.values(), *found.globals.values()]
+    return [
+        str(digest([thing]) if isinstance(thing, Tensor) else model_identity(thing))
+        for thing in held
+        if isinstance(thing, Tensor | nn.Module)
+    ]
+
+
+def _made_as(module: nn.Module) -> str:
+    """What a layer is beside its tensors: its class and its plain settings (stride, slope, a defence's strength).
+
+    What the code of a class does is not covered, nor are settings kept in other objects.
+    """
+    kind = type(module)
+    plain = {name: value for name, value in vars(module).items() if not name.startswith("_") and _is_plain(value)}
+    plain.pop("training", None)  # the toolkit sets it
+    return f"{kind.__module__}.{kind.__qualname__}{sorted(plain.items())}"
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_is_plain(inner) for inner in value)
+    return value is None or isinstance(value, bool | int | float | str)

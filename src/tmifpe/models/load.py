@@ -16,7 +16,7 @@ from tmifpe.core.errors import InputError, did_you_mean
 from tmifpe.core.types import Classifier
 from tmifpe.models.catalogue import MODELS, SUFFIXES
 from tmifpe.models.check import count_classes
-from tmifpe.models.identity import model_identity
+from tmifpe.models.identity import held_parts, model_identity
 from tmifpe.models.normalize import Normalize, check_normalisation
 from tmifpe.models.source import Asked, Loaded
 
@@ -71,7 +71,7 @@ def _finish(name: str, loaded: Loaded, device: str) -> Classifier:
     module = loaded.module
     if normalisation is not None:
         module = Normalize(module, *normalisation)
-    identity = model_identity(module, [loaded.stamp]) or loaded.stamp
+    identity = model_identity(module, [loaded.stamp, *held_parts(loaded.module)]) or loaded.stamp
     if isinstance(module, nn.Module):
         for parameter in module.parameters():
             parameter.requires_grad_(False)

@@ -64,7 +64,14 @@ def _normalisation(
 
 def _create(timm: Any, name: str, pretrained: bool, options: dict[str, Any]) -> Any:
     try:
-        return timm.create_model(name, pretrained=pretrained, **options)
+        try:
+            return timm.create_model(name, pretrained=pretrained, **options)
+        except TypeError as error:
+            if "img_size" not in options or "img_size" not in str(error):
+                raise
+            # A network without a size of its own, such as a ResNet, takes any; the option then only states it.
+            fixed = {option: value for option, value in options.items() if option != "img_size"}
+            return timm.create_model(name, pretrained=pretrained, **fixed)
     except Exception as error:  # no network, no such weights, an option the network does not know
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         if pretrained:

@@ -43,7 +43,18 @@ def torchscript(asked: Asked) -> Loaded:
     except Exception as error:  # a damaged archive can fail anywhere inside torch
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise InputError(f"{path} is a damaged TorchScript file: {first}") from error
+    if not all(_in_bounds(tensor) for tensor in (*module.parameters(), *module.buffers())):
+        raise InputError(f"{path} is a damaged TorchScript file: a tensor is larger than its data")
     return Loaded(module, hash_file(path))
+
+
+def _in_bounds(tensor: torch.Tensor) -> bool:
+    """Torch's reader does not check, and would read memory that is not the tensor's."""
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return True
+    steps = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    first, last = (tensor.storage_offset() + sum(kind(step, 0) for step in steps) for kind in (min, max))
+    return first >= 0 and (last + 1) * tensor.element_size() <= tensor.untyped_storage().nbytes()
 
 
 def _is_bare_pickle(path: Path) -> bool:

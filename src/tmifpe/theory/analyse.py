@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -107,9 +108,11 @@ def analyse(
     for name, value in (("label", label), ("target", target)):
         if value is None and name == "target":
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < len(z):
+        whole = int(value) if isinstance(value, int | np.integer) and not isinstance(value, bool) else -1
+        if not 0 <= whole < len(z):
             classes = f"{len(z)} logits have the classes 0 to {len(z) - 1}"
             raise InputError(f"{name} {shown(value)} is out of range: {classes}")
+    label, target = int(label), None if target is None else int(target)
     row = co.row_of(z, label if target is None else target, target is not None)
     if row.delta < 1 / _WIDEST:
         raise InputError(f"a gap Delta of {row.delta:g} leaves no room for the analysis, which is in float64")

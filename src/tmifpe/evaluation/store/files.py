@@ -80,12 +80,16 @@ def shard_files(folder: Path) -> dict[int, Path]:
     return {int(match[1]): path for path, match in named if match}
 
 
-def clean(folder: Path, known: set[int]) -> None:
-    """Remove what a killed process left behind: unfinished files, and shards that never reached the database."""
+def clean(folder: Path, shards: int) -> None:
+    """Remove what a killed process left behind: unfinished files, and what is none of the run's shards.
+
+    A shard that the database does not know is left: it is written anew in its turn, and until then it is what
+    `repair` can read should the database be an old copy.
+    """
     for path in folder.glob(".*.tmp"):
         path.unlink()
     for shard, path in shard_files(folder).items():
-        if shard not in known:
+        if shard >= shards:
             path.unlink()
 
 

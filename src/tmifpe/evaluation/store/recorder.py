@@ -28,7 +28,7 @@ from tmifpe.evaluation.store.files import (
     write_shard,
 )
 from tmifpe.evaluation.store.lock import RunLock
-from tmifpe.evaluation.store.rows import COLUMNS, StoredRun, read_shards, run_at, stored_shards
+from tmifpe.evaluation.store.rows import COLUMNS, StoredRun, read_shards, run_at
 from tmifpe.evaluation.store.schema import connect, transaction
 
 
@@ -78,7 +78,7 @@ class StoreRecorder:
         if self._about is None:
             raise StoreError(damaged(self._folder, f"run {run.name} is finished but shard {result.shard} is missing"))
         with explained(self._folder):
-            # The file first: a row that is there speaks of a file that is there; a file too many is cleaned later.
+            # The file first: a row that is there speaks of a file that is there; a file too many is written anew.
             found = write_shard(run_folder(self._folder, run.key, run.attempt), self._about, result)
             with transaction(connection):
                 insert_outcomes(connection, run, result, self._session, found)
@@ -130,7 +130,7 @@ class StoreRecorder:
 
     def _open_session(self, run: StoredRun, device: str) -> None:
         connection, _ = self._open
-        clean(run_folder(self._folder, run.key, run.attempt), set(stored_shards(connection, run, self._folder)))
+        clean(run_folder(self._folder, run.key, run.attempt), len(run.plan))
         with_what, where = versions(), machine(device)
         self._about = About(run.key, run.attempt, run.spec.as_dict(), asdict(run.plan), run.started, with_what, where)
         with transaction(connection):

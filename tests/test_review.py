@@ -1,0 +1,213 @@
+"""Defects that reviewers found by using the program; each stays a test."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
+from typer.testing import CliRunner
+
+import tmifpe
+from tests.linear import Linear, examples
+from tmifpe import PGD, InputError, Threat
+from tmifpe.cli import app
+
+THREAT = Threat("linf", 0.15)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    model = tmifpe.load_model("digits-robust").module
+    x, y = tmifpe.load_data("digits", limit=60).fetch(range(60))
+    return model, x, y
+
+
+def test_attacks_have_gradients_in_inference_mode(digits):
+    model, x, y = digits
+    attack = PGD(steps=10)
+    outside = attack(model, x, y, THREAT)
+    with torch.inference_mode():
+        images = x.clone()
+        inside = attack(model, images, y.clone(), THREAT)
+        result = tmifpe.evaluate(model, (images, y), THREAT, attack, checks=False)
+        tmifpe.audit(model, (images, y), limit=8)
+    assert torch.equal(inside, outside)
+    assert result.robust_accuracy < result.clean_accuracy
+
+
+class NanOnce(nn.Module):
+    """Its first gradient is NaN."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.seen = inner, 0
+
+    def forward(self, x):
+        logits = self.inner(x)
+        if x.requires_grad:
+            self.seen += 1
+            if self.seen == 1:
+                logits = logits + (0 * torch.sqrt(x * 0)).sum((1, 2, 3))[:, None]
+        return logits
+
+
+def test_one_lost_gradient_does_not_stay_in_the_momentum(digits):
+    model, x, y = digits
+    found = tmifpe.mim("tmifpe", steps=10)(NanOnce(model), x, y, THREAT)
+    assert ((found - x).abs().flatten(1).amax(dim=1) > 0.1).all()
+
+
+def test_a_loader_with_its_own_choice_of_examples_is_read_as_it_is():
+    model = Linear(4, dtype=torch.float32)
+    data = TensorDataset(*examples(model, 20))
+    for loader in (
+        DataLoader(data, batch_sampler=[[0, 1, 2], [7, 8]]),
+        DataLoader(data, sampler=SequentialSampler(range(5))),
+    ):
+        assert tmifpe.evaluate(model, loader, Threat("linf", 0.01), PGD(steps=1), checks=False).n == 5
+
+
+def test_a_loaders_own_generator_is_as_it_was():
+    model = Linear(4, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    before = generator.get_state()
+    loader = DataLoader(TensorDataset(*examples(model, 6)), shuffle=True, generator=generator)
+    tmifpe.evaluate(model, loader, Threat("linf", 0.01), PGD(steps=1), checks=False)
+    assert torch.equal(generator.get_state(), before)
+
+
+def test_images_outside_the_threats_own_box_are_refused(digits):
+    model, x, y = digits
+    with pytest.raises(InputError, match="must lie in"):
+        tmifpe.evaluate(model, (x, y), Threat("linf", 0.15, 0.2, 0.8), PGD(steps=1))
+
+
+def test_claims_that_fail_never_overfill_the_batch(digits):
+    model, x, y = digits
+    sizes = []
+
+    class Noisy(nn.Module):
+        def forward(self, images):
+            sizes.append(len(images))
+            return model(images + 0.25 * torch.randn_like(images))
+
+    result = tmifpe.evaluate(Noisy(), (x, y), THREAT, PGD(steps=15), batch_size=8, shard_size=60, checks=False)
+    assert max(sizes) <= 8
+    assert len(result.outcomes) == 60
+
+
+def test_a_model_that_prints_does_not_spoil_the_json(tmp_path):
+    (tmp_path / "loud.py").write_text(
+        "import tmifpe\n"
+        "from torch import nn\n"
+        "class Loud(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(); print('made'); self.net = tmifpe.load_model('digits-robust').module\n"
+        "    def forward(self, x):\n"
+        "        print('asked'); return self.net(x)\n"
+    )
+    for verb in ("evaluate", "compare", "audit"):
+        words = [verb, f"{tmp_path / 'loud.py'}:Loud", "--data", "digits", "--limit", "8", "--json"]
+        words += [] if verb == "audit" else ["--eps", "0.1", "--steps", "2", "--no-store"]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        json.loads(result.stdout)
+
+
+def test_one_finite_logit_is_no_infinity_in_json(digits):
+    class One(nn.Module):
+        def forward(self, x):
+            logits = torch.full((len(x), 10), -torch.inf, dtype=x.dtype)
+            logits[:, 0] = x.mean((1, 2, 3))
+            return logits
+
+    found = tmifpe.audit(One(), (digits[1][:3], torch.zeros(3, dtype=torch.long)), precisions=["fp32"])
+    assert found.to_json()["delta"]["max"] is None
+
+
+def test_nothing_left_to_attack_is_one_sentence(digits):
+    model, x, y = digits
+    with pytest.raises(InputError, match="nothing to attack"):
+        tmifpe.evaluate(model, (x[y == 3], y[y == 3]), THREAT, PGD(steps=1), targets=3)
+
+
+def test_numbers_of_numpy_are_numbers():
+    model = Linear(4, dtype=torch.float32)
+    options = {"limit": np.int64(5), "seed": np.int64(1), "batch_size": np.int32(2)}
+    result = tmifpe.evaluate(model, examples(model, 8), Threat("linf", 0.01), PGD(steps=1), **options)
+    assert result.n == 5
+    json.dumps(result.to_json())
+    assert tmifpe.theory.analyse(np.array([1.0, 2.0, 4.0]), np.int64(2)).label == 2
+
+
+def test_errors_are_on_one_line(digits):
+    model, x, y = digits
+    with pytest.raises(InputError) as caught:
+        PGD(steps=1)(model, x, y.float(), THREAT)
+    assert "\n" not in str(caught.value)
+
+
+def test_models_that_differ_in_more_than_tensors_are_different_runs(tmp_path):
+    def made(layer):
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 32), layer, nn.Linear(32, 4)).eval()
+
+    data = torch.rand(12, 1, 4, 4), torch.zeros(12, dtype=torch.long)
+    for layer in (nn.ReLU(), nn.Tanh(), nn.LeakyReLU(0.1), nn.LeakyReLU(0.2)):
+        result = tmifpe.evaluate(made(layer), data, Threat("linf", 0.1), PGD(steps=1), store=tmp_path, checks=False)
+        assert result.resumed == 0
+    assert tmifpe.evaluate(made(nn.Tanh()), data, Threat("linf", 0.1), PGD(steps=1), store=tmp_path).resumed == 12
+
+
+def test_a_function_is_known_by_the_network_it_holds(tmp_path):
+    (tmp_path / "fac.py").write_text(
+        "import torch\n"
+        "from pathlib import Path\n"
+        "def build():\n"
+        "    net = torch.nn.Linear(4, 3)\n"
+        "    net.load_state_dict(torch.load(Path(__file__).parent / 'net.pt', weights_only=True))\n"
+        "    return lambda x: net(x.flatten(1))\n"
+    )
+    names = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        torch.save(nn.Linear(4, 3).state_dict(), tmp_path / "net.pt")
+        names.append(tmifpe.load_model(f"{tmp_path / 'fac.py'}:build").identity)
+    assert names[0] == names[1] != names[2]
+
+
+def test_random_targets_of_several_seeds_are_refused(digits):
+    model, x, y = digits
+    with pytest.raises(InputError, match="one seed"):
+        tmifpe.compare(model, (x, y), THREAT, ["ce"], PGD(steps=1), seeds=(0, 1), targets="random")
+
+
+def test_pictures_of_sixteen_bits_are_not_clipped(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        pixels = np.random.default_rng(0).integers(0, 2**16, (8, 8)).astype(np.uint16)
+        image.fromarray(pixels).save(tmp_path / name / "x.png")
+    with pytest.raises(InputError, match="8 bits"):
+        tmifpe.load_data(f"imagefolder:{tmp_path}").fetch([0])
+
+
+def test_averages_moved_in_a_forward_pass_are_put_back():
+    class Moving(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Linear(4, dtype=torch.float32)
+            self.register_buffer("mean", torch.zeros(()))
+
+        def forward(self, x):
+            with torch.no_grad():
+                self.mean += x.mean()
+            return self.inner(x)
+
+    model = Moving()
+    tmifpe.evaluate(model, examples(model.inner, 6), Threat("linf", 0.01), PGD(steps=2))
+    assert model.mean == 0
