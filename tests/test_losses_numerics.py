@@ -257,3 +257,13 @@ def test_bad_options_get_one_sentence(text: str, says: str) -> None:
 def test_two_classes_use_the_constant() -> None:
     z = torch.randn(5, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     assert (choose_t(rows_of(z, z.argmax(dim=1)), "exact", 1.0) == T_TWO).all()
+
+
+@pytest.mark.parametrize("text", ["mifpe(T=1e-300)", "mifpe(T=1e308)", "tmifpe(t_rule=1e-300)", "tmifpe(lam=1e300)"])
+@pytest.mark.parametrize("row", [[-torch.inf, -torch.inf, 0.4], [0.3, -torch.inf, 0.4], [1.0, 1.0, -torch.inf]])
+@pytest.mark.parametrize("label", [0, 1, 2])
+def test_options_beyond_the_dtype_are_no_nan(text: str, row: list[float], label: int) -> None:
+    z, labels = torch.tensor([row]), torch.tensor([label])
+    for targets in (None, (labels + 1) % 3):
+        assert not get_loss(text)(z, labels, targets).isnan().any()
+        assert gradient(text, z, labels, targets).isfinite().all()

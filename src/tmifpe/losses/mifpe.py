@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tmifpe.core.numerics import compute_dtype
 from tmifpe.losses.loss import aim_of, check_classes, positive
-from tmifpe.losses.scaled import attached, rows_of
+from tmifpe.losses.scaled import attached, fixed_t, rows_of
 
 
 @dataclass(frozen=True)
@@ -36,5 +36,4 @@ class MIFPE:
         z = logits.to(compute_dtype(logits.dtype))
         with torch.no_grad():
             rows = rows_of(z, aim_of(labels, targets))
-            t = z.new_full((len(z),), min(self.T, torch.finfo(z.dtype).max))
-        return attached(z, rows, t, targets is not None)
+        return attached(z, rows, fixed_t(z, self.T), targets is not None)

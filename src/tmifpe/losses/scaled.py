@@ -6,7 +6,7 @@ z - z_max is exact near the boundary, so the exponents here are right to a few u
 
 from __future__ import annotations
 
-__all__ = ["Rows", "attached", "choose_t", "rows_of"]
+__all__ = ["Rows", "attached", "choose_t", "fixed_t", "rows_of"]
 
 from dataclasses import dataclass
 
@@ -50,7 +50,8 @@ def choose_t(rows: Rows, t_rule: str | float, lam: float) -> Tensor:
     top = rows.top
     if bool(top.all()):
         return _top_t(rows.r, rows.aim, rows.tie, t_rule)
-    t = (-lam / rows.own[:, 0]).clamp_(min=1.0, max=torch.finfo(rows.r.dtype).max)
+    most = torch.finfo(rows.r.dtype).max
+    t = (-min(lam, most) / rows.own[:, 0]).clamp_(min=1.0, max=most)  # an infinite lambda by an infinite d_y is NaN
     if not bool(top.any()):
         return t
     if rows.r.shape[1] <= _FEW:  # solving for all rows costs less than picking some
@@ -63,12 +64,18 @@ def choose_t(rows: Rows, t_rule: str | float, lam: float) -> Tensor:
 def _top_t(r: Tensor, aim: Tensor, tie: Tensor, t_rule: str | float) -> Tensor:
     classes = r.shape[1]
     if not isinstance(t_rule, str):
-        return r.new_full((len(r),), min(t_rule, torch.finfo(r.dtype).max))
+        return fixed_t(r, t_rule)
     if t_rule == "exact" and classes == 2:
         return r.new_full((len(r),), T_TWO)
     d = (-r).scatter_(1, aim, torch.inf)
     t = solve_t(d, classes) if t_rule == "exact" else one_step_t(d)
     return torch.where(tie, T_TWO, t)
+
+
+def fixed_t(z: Tensor, t: float) -> Tensor:
+    """The same t for every row (n,), as near as the dtype has it: neither 0 nor infinite, since 0 * -inf is NaN."""
+    info = torch.finfo(z.dtype)
+    return z.new_full((len(z),), min(max(t, info.tiny), info.max))
 
 
 def attached(z: Tensor, rows: Rows, t: Tensor, targeted: bool) -> Tensor:
