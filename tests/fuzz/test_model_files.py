@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import os
 import pickle
@@ -117,6 +118,7 @@ def in_a_process(action: Callable[[], object]) -> None:
     may crash on them (docs/security.md: treat such a file as a program). Anything but a crash is as elsewhere."""
     child = os.fork()
     if not child:
+        faulthandler.disable()
         try:
             action()
             os._exit(0)
