@@ -121,9 +121,8 @@ class Ascent(ABC):
         # MI-FGSM: normalised by the mean absolute value, so that steps with small gradients count as much.
         # One lost or infinite pixel must not stay in the velocity for good, nor the mean of large ones overflow.
         unit = torch.nan_to_num(grad, nan=0.0, posinf=0.0, neginf=0.0)
-        for size in (lambda u: u.abs().flatten(1).amax(dim=1), lambda u: u.abs().flatten(1).mean(dim=1)):
-            length = size(unit)
-            unit = unit / _column(torch.where(length > 0, length, 1.0), unit)
+        unit = _over(unit, unit.abs().flatten(1).amax(dim=1))
+        unit = _over(unit, unit.abs().flatten(1).mean(dim=1))
         decay = _column(torch.where(number == 0, 0.0, self.momentum).to(grad.dtype), grad)
         velocity = decay * state.velocity + unit
         return velocity, velocity
@@ -156,6 +155,11 @@ class Ascent(ABC):
 
 def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def _over(x: Tensor, length: Tensor) -> Tensor:
+    """Each row divided by its length, (n,); a row of length 0 stays 0."""
+    return x / _column(torch.where(length > 0, length, 1.0), x)
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:

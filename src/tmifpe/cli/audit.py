@@ -4,9 +4,7 @@ from __future__ import annotations
 
 __all__ = ["audit", "audit_table"]
 
-import contextlib
 import math
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,7 +39,7 @@ def audit(
     if out is not None:
         prepare_folder(out)
     classifier, data, _ = sources.load_sources(source)
-    with console.bar() as shown, contextlib.redirect_stdout(sys.stderr):  # a model that prints must not spoil the JSON
+    with console.bar() as shown, console.prints_on_stderr():
         task = shown.add_task("audit", total=len(data), note="")
         result = tmifpe.audit(
             classifier,

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-__all__ = ["bar", "encodable", "harmless", "percent", "plain", "print_json", "progress_on_stderr", "result_table"]
+__all__ = [
+    "bar",
+    "encodable",
+    "harmless",
+    "percent",
+    "plain",
+    "print_json",
+    "prints_on_stderr",
+    "progress_on_stderr",
+    "result_table",
+]
 
-import contextlib
 import json
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -36,9 +45,16 @@ def bar() -> Progress:
 
 
 @contextmanager
+def prints_on_stderr() -> Iterator[None]:
+    """Within, what a model or its factory prints goes to stderr: it must not spoil the JSON on stdout."""
+    with redirect_stdout(sys.stderr):
+        yield
+
+
+@contextmanager
 def progress_on_stderr(title: str) -> Iterator[Callable[[Step], None]]:
     """Examples done, the robust accuracy so far with its bounds, examples per second, time left."""
-    with bar() as shown, contextlib.redirect_stdout(sys.stderr):  # a model that prints must not spoil the JSON
+    with bar() as shown, prints_on_stderr():
         task = shown.add_task(plain(title), total=None, note="")
 
         def told(step: Step) -> None:

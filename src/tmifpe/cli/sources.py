@@ -15,11 +15,10 @@ __all__ = [
     "write_file",
 ]
 
-import contextlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tmifpe.cli.console import prints_on_stderr
 from tmifpe.cli.options import AttackOptions, SourceOptions, TrustOptions
 from tmifpe.core.errors import InputError, shown
 
@@ -28,13 +27,9 @@ if TYPE_CHECKING:
     from tmifpe.core.types import Classifier, Data, Threat
 
 
+@prints_on_stderr()
 def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
     """The model on its device, the data, and the device's name."""
-    with contextlib.redirect_stdout(sys.stderr):  # a factory that prints must not spoil the JSON
-        return _load_sources(options)
-
-
-def _load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
     from tmifpe.data import load_data, read_indices
     from tmifpe.evaluation.lend import pick_device
     from tmifpe.models import load_model
