@@ -17,6 +17,7 @@ from torch import Tensor
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
+_CACHE = 1 << 16  # numbers
 
 
 def uniform(seed: int, indices: Tensor, stage: int, restart: int, shape: tuple[int, ...]) -> Tensor:
@@ -30,8 +31,12 @@ def uniform(seed: int, indices: Tensor, stage: int, restart: int, shape: tuple[i
     key = _scalar_mix(_scalar_mix(_scalar_mix(seed) ^ (stage & _MASK)) ^ (restart & _MASK))
     rows = _mix(indices.to(torch.int64) ^ _signed(key))
     counter = torch.arange(1, count + 1, device=indices.device, dtype=torch.int64) * _signed(_GOLDEN)
-    bits = _mix(rows[:, None] + counter[None, :])
-    return _shift(bits, 40).to(torch.float32).mul_(2.0**-24).reshape(len(indices), *shape)
+    found = torch.empty(len(indices), count, dtype=torch.float32, device=indices.device)
+    # On a CPU a few rows at a time, so that the dozen passes over the integers stay in its cache.
+    size = max(1, _CACHE // max(1, count)) if indices.device.type == "cpu" else max(1, len(indices))
+    for into, some in zip(found.split(size), rows.split(size), strict=True):
+        into.copy_(_shift(_mix(some[:, None] + counter), 40))
+    return found.mul_(2.0**-24).reshape(len(indices), *shape)
 
 
 def normal(seed: int, indices: Tensor, stage: int, restart: int, shape: tuple[int, ...]) -> Tensor:

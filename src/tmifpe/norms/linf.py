@@ -35,10 +35,12 @@ class Linf:
         return torch.clamp_(adv, lower, upper)
 
     def direction(self, grad: Tensor) -> Tensor:
-        # sign(NaN) is NaN: one lost pixel must not poison the image.
-        return torch.nan_to_num_(torch.sign(grad), nan=0.0)
+        # One lost pixel must not poison the image. On a CPU sign(NaN) is 0, elsewhere that is not promised.
+        way = torch.sign(grad)
+        return way if way.device.type == "cpu" else torch.nan_to_num_(way, nan=0.0)
 
     def start(self, x: Tensor, threat: Threat, seed: int, indices: Tensor, stage: int, restart: int) -> Tensor:
         # u ~ Uniform[-eps, eps], then projected, as below eq:pgd.
         noise = seeding.uniform(seed, indices, stage, restart, tuple(x.shape[1:])).to(x.dtype)
-        return self.project(x + threat.eps * (2 * noise - 1), x, threat)
+        moved = noise.mul_(2.0).sub_(1.0).mul_(threat.eps).add_(x)
+        return self.project_(moved, x, threat, self.region(x, threat))
