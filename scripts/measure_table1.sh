@@ -88,7 +88,7 @@ onnx compare-cifar10-resnet2b cifar10_resnet2b.onnx --eps 2/255 --losses "$BESID
 onnx compare-cifar10-resnet4b-seeds cifar10_resnet4b.onnx --eps 2/255 --losses "$ALL" --seeds 0,1,2
 onnx compare-cifar10-resnet2b-seeds cifar10_resnet2b.onnx --eps 2/255 --losses "$ALL" --seeds 0,1,2
 resnet18 compare-cifar10-resnet18 --eps 1/255 --limit 128 --losses "$ALL" --seeds 0,1,2
-resnet18 compare-cifar10-resnet18-autoattack --eps 1/255 --limit 64 --losses "$BESIDE"
+resnet18 compare-cifar10-resnet18-autoattack --eps 1/255 --limit 64 --losses ce,mifpe,tmifpe,autoattack
 
 # The same models at l2.
 # shellcheck disable=SC2086
@@ -99,7 +99,7 @@ resnet18 compare-cifar10-resnet18-autoattack --eps 1/255 --limit 64 --losses "$B
 }
 onnx l2-cifar10-resnet4b cifar10_resnet4b.onnx --norm l2 --eps 0.25 --losses "$BESIDE"
 onnx l2-cifar10-resnet2b cifar10_resnet2b.onnx --norm l2 --eps 0.25 --losses "$BESIDE"
-resnet18 l2-cifar10-resnet18 --norm l2 --eps 0.25 --limit 64 --losses "$BESIDE"
+resnet18 l2-cifar10-resnet18 --norm l2 --eps 0.25 --limit 64 --losses ce,cw,dlr,mifpe,tmifpe,autoattack
 
 # Targeted, which the paper lacks.
 measure targeted-mnist table-targeted mnist-fast mnist-lenet5 --data "$MNIST" --limit 1000 --eps 0.3 \
