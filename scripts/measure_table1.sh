@@ -88,6 +88,7 @@ onnx compare-cifar10-resnet2b cifar10_resnet2b.onnx --eps 2/255 --losses "$BESID
 onnx compare-cifar10-resnet4b-seeds cifar10_resnet4b.onnx --eps 2/255 --losses "$ALL" --seeds 0,1,2
 onnx compare-cifar10-resnet2b-seeds cifar10_resnet2b.onnx --eps 2/255 --losses "$ALL" --seeds 0,1,2
 resnet18 compare-cifar10-resnet18 --eps 1/255 --limit 128 --losses "$ALL" --seeds 0,1,2
+resnet18 compare-cifar10-resnet18-temperature --eps 1/255 --limit 128 --losses 'mifpe(T=0.3),mifpe(T=3),mifpe(T=10),mifpe(T=30)'
 resnet18 compare-cifar10-resnet18-autoattack --eps 1/255 --limit 64 --losses ce,mifpe,tmifpe,autoattack
 
 # The same models at l2.

@@ -56,6 +56,12 @@ def test_seeds_give_mean_spread_and_union(row):
         assert [run.spec.seed for run in runs] == list(SEEDS)
         assert found["robust_accuracies"] == values
         assert found["mean"] == pytest.approx(sum(values) / 3)
+        low, high = row.interval(loss)
+        assert found["mean_interval"] == [low, high]
+        below, above = int(np.floor(120 * found["mean"])), int(np.ceil(120 * found["mean"]))
+        ends = [binomtest(k, 120).proportion_ci(method="wilson") for k in (below, above)]
+        assert ends[0].low - 1e-12 <= low <= ends[1].low + 1e-12
+        assert ends[0].high - 1e-12 <= high <= ends[1].high + 1e-12
         assert (found["min"], found["max"]) == (min(values), max(values))
         assert found["std"] == pytest.approx(np.std(values, ddof=1))
         union = np.any([run.outcomes.fooled for run in runs], axis=0)

@@ -85,7 +85,12 @@ def test_runs_list_and_show(store):
     assert shown["result"] == found
     assert shown["spec"]["seed"] == 0
     assert shown["sessions"][0]["versions"]["torch"] == torch.__version__
-    assert found["key"][:8] in call("runs", "list").stdout
+    listed = " ".join(call("runs", "list").stdout.replace("│", " ").split())
+    assert found["key"][:8] in listed
+    assert "seed 1" in listed
+    assert "second" not in listed
+    told(*CLI, "--targets", "second")
+    assert "second" in call("runs", "list").stdout
     assert "Not finished: 16 of 48" in call("runs", "show", two["run"]).stdout
 
 

@@ -72,9 +72,9 @@ def comparison_table(title: str, result: Comparison) -> Table:
     means = {loss: result.mean(loss) for loss in result.results}
     best = min(means.values())
     for loss, mean in means.items():
-        first, values = result.results[loss][0], result.accuracies(loss)
+        values = result.accuracies(loss)
         bold = "bold" if mean == best else ""
-        low, high = first.interval
+        low, high = result.interval(loss)
         row = [
             plain(loss),
             percent(mean),

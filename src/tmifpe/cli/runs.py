@@ -12,6 +12,7 @@ from tmifpe.cli.options import STORE
 from tmifpe.core.errors import InputError
 
 if TYPE_CHECKING:
+    from tmifpe.evaluation.spec import RunSpec
     from tmifpe.evaluation.store import Store, StoredRun
 
 runs = typer.Typer(
@@ -55,7 +56,7 @@ def list_runs(
             plain(spec.model),
             plain(spec.data),
             plain(f"{spec.threat.norm} {spec.threat.eps:.6g}"),
-            plain("; ".join(_short(attack) for attack in spec.attacks)),
+            plain(_asked(spec)),
             f"{run.done}/{run.plan.n}",
             percent(result["robust_accuracy"]) if result else "",
         )
@@ -207,6 +208,13 @@ def _with_adv(store: Store, run: StoredRun) -> Any:
     if not parts:
         raise InputError(f"run {run.name} has no finished shard yet; resume it first")
     return replace(store.result(run), adv=torch.cat(parts))
+
+
+def _asked(spec: RunSpec) -> str:
+    """The attacks and, where they are not the usual ones, their targets and seed."""
+    words = ["; ".join(_short(attack) for attack in spec.attacks)]
+    words += [f"to {spec.targets}"] if spec.targets != "none" else []
+    return " ".join([*words, f"seed {spec.seed}"] if spec.seed else words)
 
 
 def _short(attack: str) -> str:

@@ -58,6 +58,11 @@ class Comparison:
     def mean(self, loss: str) -> float:
         return float(np.mean(self.accuracies(loss)))
 
+    def interval(self, loss: str) -> tuple[float, float]:
+        """Wilson's at the mean: how far the draw of images may have moved it; what seeds do is in min and max."""
+        n = self.results[loss][0].n
+        return wilson(self.mean(loss) * n, n)
+
     @property
     def spread(self) -> float | None:
         """How far the seed alone moves a loss, at most: the largest max - min over seeds; None for a single seed."""
@@ -90,6 +95,7 @@ class Comparison:
         return first.to_json() | {
             "robust_accuracies": values,
             "mean": self.mean(loss),
+            "mean_interval": list(self.interval(loss)),
             "min": min(values),
             "max": max(values),
             "std": float(np.std(values, ddof=1)) if len(values) > 1 else None,

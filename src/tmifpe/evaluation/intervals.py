@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from statistics import NormalDist, fmean, stdev
 
 
-def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+def wilson(successes: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Wilson's score interval of a proportion: right near 0 and 1 too, where the textbook interval is not.
+
+    Successes need not be whole: a mean over seeds is not.
 
     >>> low, high = wilson(50, 100)
     >>> round(low, 4), round(high, 4)

@@ -74,7 +74,7 @@ class MeasuredRow:
         runs = comparison.results[name]
         values = comparison.accuracies(name)
         return _beside(comparison.mean(name), printed_value(self.row, name)) | {
-            "interval": [_percent(bound) for bound in runs[0].interval],
+            "interval": [_percent(bound) for bound in comparison.interval(name)],
             "values": [_percent(value) for value in values],
             "min": _percent(min(values)),
             "max": _percent(max(values)),

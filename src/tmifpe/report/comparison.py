@@ -7,6 +7,8 @@ __all__ = ["markdown", "time_ratio"]
 import itertools
 from typing import Any
 
+from tmifpe.evaluation.intervals import wilson
+
 
 def markdown(plain: dict[str, Any]) -> str:
     """A table with one line per column, and what can be said of the differences."""
@@ -16,7 +18,7 @@ def markdown(plain: dict[str, Any]) -> str:
     heads = ["column", "robust %", "95 % interval", *(["min", "max", "all seeds together"] if many else [])]
     lines = [f"| {' | '.join([*heads, 'seconds'])} |", "|---|" + "---:|" * len(heads)]
     for name, column in columns.items():
-        low, high = column["interval"]
+        low, high = wilson(column["mean"] * column["n"], column["n"])
         cells = [name, _percent(column["mean"]), f"{_percent(low)} to {_percent(high)}"]
         if many:
             several = len(column["robust_accuracies"]) > 1  # AutoAttack is measured at the first seed only
