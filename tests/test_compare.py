@@ -19,7 +19,7 @@ from tmifpe.attacks import GAMA, bim, fgsm
 from tmifpe.cli import app
 from tmifpe.cli.compare import flags_raised, seed_spread, significance
 from tmifpe.evaluation.column import column_attack
-from tmifpe.evaluation.compare import Comparison, mcnemar
+from tmifpe.evaluation.compare import Comparison, Pair, holm, mcnemar
 
 SEEDS = (0, 1, 2)
 
@@ -41,6 +41,20 @@ def test_mcnemar_is_the_exact_binomial_test(one, two):
     assert (pair.only_first, pair.only_second) == (one, two)
     assert pair.p == pytest.approx(wanted, rel=1e-9)
     assert pair.differs == (wanted < 0.05)
+
+
+@given(st.lists(st.floats(0, 1), max_size=12))
+@settings(deadline=None, max_examples=cases(60))
+def test_holm_rejects_what_holms_procedure_rejects(ps):
+    """Step down from the smallest p, comparing the k-th with 5 %/(m - k), and stop at the first that fails."""
+    found = holm([Pair("a", "b", 0, 0, p, p) for p in ps])
+    order, rejected = np.argsort(ps, kind="stable"), set()
+    for rank, k in enumerate(order):
+        if ps[k] * (len(ps) - rank) >= 0.05:
+            break
+        rejected.add(k)
+    assert {k for k, pair in enumerate(found) if pair.differs} == rejected
+    assert all(p <= pair.adjusted <= 1 and pair.p == p for p, pair in zip(ps, found, strict=True))
 
 
 def test_mcnemar_survives_thousands_of_pairs():

@@ -49,7 +49,7 @@ def test_comparison_as_markdown():
         "tmifpe": column(0.45, 20, (0.44, 0.46), ("incomplete-optimisation",)),
         "autoattack": column(0.4, 900),
     }
-    pairs = [{"first": "ce", "second": "tmifpe", "p": 0.01, "differs": True}]
+    pairs = [{"first": "ce", "second": "tmifpe", "adjusted": 0.01, "differs": True}]
     text = comparison.markdown(
         {"losses": columns, "seeds": [0, 1], "spread": 0.02, "clean_accuracy": 0.9, "pairs": pairs}
     )

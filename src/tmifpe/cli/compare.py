@@ -112,16 +112,17 @@ def seed_spread(result: Comparison) -> str:
 
 def significance(result: Comparison) -> str:
     """Which differences are more than chance, in words."""
+    from tmifpe.report.comparison import TEST
+
     pairs = result.pairs()
     real = [pair for pair in pairs if pair.differs]
-    test = "McNemar's exact test on the same examples, 5 %"
     if not pairs:
         return ""
     if not real:
-        return f"No difference between two losses is more than chance ({test})."
+        return f"No difference between two losses is more than chance ({TEST})."
     groups: dict[str, list[str]] = {}
     for pair in real:
         groups.setdefault(pair.first, []).append(pair.second)
     said = "; ".join(f"{first} from {', '.join(others)}" for first, others in groups.items())
     rest = len(pairs) - len(real)
-    return f"More than chance ({test}): {said}." + (f" The other {rest} pairs may be chance." if rest else "")
+    return f"More than chance ({TEST}): {said}." + (f" The other {rest} pairs may be chance." if rest else "")

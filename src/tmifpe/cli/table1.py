@@ -102,11 +102,12 @@ def _print(rows: list[dict[str, Any]], output: OutputOptions, device: str) -> No
 def _show(rows: list[dict[str, Any]], console: Console) -> None:
     from tmifpe.cli.console import harmless
     from tmifpe.report import table1 as report
+    from tmifpe.report.comparison import significance
 
     for row in rows:
         if row["status"] == "measured":
             console.print(_table(row))
-            for said in (*row["remarks"], report.significance(row)):
+            for said in (*row["remarks"], significance(row["pairs"])):
                 console.print(said, markup=False, highlight=False)
             console.print()
     missing = [row for row in rows if row["status"] == "missing"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["markdown", "time_ratio"]
+__all__ = ["TEST", "markdown", "significance", "time_ratio"]
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from tmifpe.evaluation.intervals import wilson
+
+TEST = "McNemar's exact test on the same images, Holm's correction for the number of pairs, 5 %"
 
 
 def markdown(plain: dict[str, Any]) -> str:
@@ -29,7 +32,7 @@ def markdown(plain: dict[str, Any]) -> str:
     said = [
         f"{first['n']} images, clean {_percent(plain['clean_accuracy'])}, {threat}, {seeds}.",
         _spread(plain),
-        _pairs(plain["pairs"]),
+        significance(plain["pairs"]),
         time_ratio({name: column["seconds"] for name, column in columns.items()}),
         _flags(columns),
     ]
@@ -56,14 +59,16 @@ def _spread(plain: dict[str, Any]) -> str:
     )
 
 
-def _pairs(pairs: list[dict[str, Any]]) -> str:
-    real = [f"{pair['first']} / {pair['second']} (p = {pair['p']:.2g})" for pair in pairs if pair["differs"]]
+def significance(pairs: Sequence[dict[str, Any]]) -> str:
+    """Which columns differ by more than chance, in one sentence."""
+    real = [f"{pair['first']} / {pair['second']} (p = {pair['adjusted']:.2g})" for pair in pairs if pair["differs"]]
     if not pairs:
         return ""
-    test = "McNemar's exact test on the same images, 5 %"
     if not real:
-        return f"No two columns differ by more than chance ({test})."
-    return f"More than chance ({test}): {', '.join(real)}."
+        return f"No two columns differ by more than chance ({TEST})."
+    rest = len(pairs) - len(real)
+    more = f"; the other {rest} pairs may be chance" if rest else ""
+    return f"More than chance ({TEST}): {', '.join(real)}{more}."
 
 
 def _flags(columns: dict[str, Any]) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["heading", "latex", "markdown", "significance"]
+__all__ = ["heading", "latex", "markdown"]
 
 from collections.abc import Sequence
 from typing import Any
 
-from tmifpe.report.comparison import time_ratio
+from tmifpe.report.comparison import significance, time_ratio
 
 _NORMS = {"linf": "ℓ∞", "l2": "ℓ2"}
 _DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
@@ -53,22 +53,9 @@ def _block(row: dict[str, Any]) -> str:
     seeds = ", ".join(str(seed) for seed in row["seeds"])
     said = f"{row['n']} images, seed{'s' if many else ''} {seeds}."
     seconds = {name: sum(column["seconds"]) / len(column["seconds"]) for name, column in row["columns"].items()}
-    notes = [said, *row["remarks"], significance(row), time_ratio(seconds)]
+    notes = [said, *row["remarks"], significance(row["pairs"]), time_ratio(seconds)]
     notes += [f"Note: {row['note']}."] if row["note"] else []
     return f"### {heading(row)}\n\n" + "\n".join(lines) + "\n\n" + " ".join(note for note in notes if note)
-
-
-def significance(row: dict[str, Any]) -> str:
-    """Which columns differ by more than chance, in one sentence."""
-    real = [pair for pair in row["pairs"] if pair["differs"]]
-    if not row["pairs"]:
-        return ""
-    if not real:
-        return "No two columns differ by more than chance (McNemar's exact test on the same images, 5 %)."
-    named = ", ".join(f"{pair['first']} / {pair['second']} (p = {pair['p']:.2g})" for pair in real)
-    rest = len(row["pairs"]) - len(real)
-    more = f"; the other {rest} pairs may be chance" if rest else ""
-    return f"More than chance (McNemar's exact test on the same images, 5 %): {named}{more}."
 
 
 def latex(rows: Sequence[dict[str, Any]]) -> str:

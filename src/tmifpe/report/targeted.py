@@ -7,6 +7,8 @@ __all__ = ["cells", "markdown"]
 from collections.abc import Sequence
 from typing import Any
 
+from tmifpe.report.comparison import TEST
+
 
 def cells(row: dict[str, Any], losses: Sequence[str]) -> list[str]:
     """The success rates of a row in percent, with a star where none of the losses is better."""
@@ -36,4 +38,4 @@ def _differing(row: dict[str, Any]) -> str:
     real = [f"{pair['first']} / {pair['second']}" for pair in row["pairs"] if pair["differs"]]
     if not real:
         return ""
-    return f"{row['model']}, {row['targets']}: more than chance (McNemar, 5 %): {', '.join(real)}."
+    return f"{row['model']}, {row['targets']}: more than chance ({TEST}): {', '.join(real)}."
