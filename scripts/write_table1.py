@@ -43,7 +43,7 @@ def render(folder: Path) -> str:
     """The page, from whatever measurements are there."""
     parts = [HEAD, "## Rows of the paper\n"]
     measured: set[str] = set()
-    for path in sorted(folder.glob("table1-*.json")):
+    for path in sorted(folder.glob("table1-*.json"), key=lambda path: path.stem):
         plain = _read(path)
         measured |= {row["id"] for row in plain["rows"] if row["status"] == "measured"}
         for row in plain["rows"]:

@@ -99,6 +99,9 @@ def test_a_row_is_measured_beside_what_is_printed(home):
         assert low <= column["values"][0] <= high
     assert [(pair["first"], pair["second"]) for pair in row["pairs"]] == [("ce", "gama")]
     assert any("other weights" in remark for remark in row["remarks"])
+    assert not any("of 6 images" in remark for remark in row["remarks"])
+    (some,) = rows_of(*home, "--rows", "mnist-fast", "--limit", 4)
+    assert some["remarks"][0].startswith("These are 4 of 6 images")
 
 
 def test_an_export_named_after_its_row_is_found(tmp_path, monkeypatch):

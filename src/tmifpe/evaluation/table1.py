@@ -61,10 +61,11 @@ class MeasuredRow:
         }
 
     def remarks(self) -> list[str]:
-        """What a reader of the row must know: other weights, a spread wider than the paper's differences, flags."""
+        """What a reader of the row must know: few images, other weights, a spread wider than differences, flags."""
         if self.comparison is None:
             return []
-        found = [_other_weights(self.row, self.comparison), _below_spread(self.row, self.comparison)]
+        found = [_some_images(self.comparison), _other_weights(self.row, self.comparison)]
+        found.append(_below_spread(self.row, self.comparison))
         for name, runs in self.comparison.results.items():
             flags = dict.fromkeys(flag.name for run in runs for flag in run.flags)
             found.append(f"Flags at {name}: {', '.join(flags)}." if flags else "")
@@ -126,6 +127,13 @@ def _beside(measured: float, printed: float | None) -> dict[str, float | None]:
 
 def _percent(fraction: float) -> float:
     return round(100 * fraction, 4)
+
+
+def _some_images(comparison: Comparison) -> str:
+    spec = next(iter(comparison.results.values()))[0].spec
+    if spec.n == spec.total:
+        return ""
+    return f"These are {spec.n} of {spec.total} images; their choice is a part of the difference to the printed."
 
 
 def _other_weights(row: Row, comparison: Comparison) -> str:
