@@ -107,8 +107,10 @@ measure targeted-mnist table-targeted mnist-fast mnist-lenet5 --data "$MNIST" --
     --weights "$SHARED/models/mnist_fast_at.pth" --weights "$SHARED/models/mnist_lenet5_adv.pt" --losses "$ALL"
 measure targeted-mnist-trades table-targeted mnist-smallcnn --data "$MNIST" --limit 1000 --eps 0.3 \
     --weights "$SHARED/models/mnist_trades_smallcnn.pt" --losses "$ALL"
-measure targeted-cifar10 table-targeted "$SHARED/models/cifar10_resnet2b.onnx" "$SHARED/models/cifar10_resnet4b.onnx" \
-    --data "$CIFAR" --mean $MEAN --std $STD --eps 2/255 --losses "$ALL"
+for network in resnet2b resnet4b; do
+    measure targeted-cifar10-$network table-targeted "$SHARED/models/cifar10_$network.onnx" \
+        --data "$CIFAR" --mean $MEAN --std $STD --eps 2/255 --losses "$ALL"
+done
 
 case $WANTED in --list) exit 0 ;; esac
 [ "$DATA" != docs/data ] || "$BIN/python" scripts/write_table1.py
