@@ -267,3 +267,20 @@ def test_options_beyond_the_dtype_are_no_nan(text: str, row: list[float], label:
     for targets in (None, (labels + 1) % 3):
         assert not get_loss(text)(z, labels, targets).isnan().any()
         assert gradient(text, z, labels, targets).isfinite().all()
+
+
+def test_before_success_targeted_tmifpe_climbs_the_margin_to_the_top_class() -> None:
+    """docs/reading-table1.md: in t_u lambda is so large that only the top class and the target have weight."""
+    z = torch.randn(256, 10, generator=torch.Generator().manual_seed(1))
+    order = z.argsort(dim=1, descending=True)
+    second, least = (order[:, k] for k in (1, -1))
+    cosine = {
+        target: torch.cosine_similarity(
+            gradient("tmifpe", z, order[:, 0], target), gradient("cw", z, order[:, 0], target)
+        )
+        for target in (second, least)
+    }
+    assert bool((cosine[second] > 0.9999).all())
+    clear = (z.gather(1, order[:, :1]) - z.gather(1, order[:, 1:2]))[:, 0] > 0.1 * (z.amax(dim=1) - z.amin(dim=1))
+    assert bool((cosine[least][clear] > 0.999).all())
+    assert bool((cosine[least][~clear] < 0.999).any())

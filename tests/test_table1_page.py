@@ -60,3 +60,35 @@ def test_comparison_as_markdown():
     assert "ce / tmifpe (p = 0.01)" in text
     assert "tmifpe: incomplete-optimisation" in text
     assert comparison.time_ratio({"ce": 1.0, "autoattack": 5.0}) == ""
+
+
+def read(name: str) -> dict:
+    return json.loads((ROOT / "docs" / "data" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_what_is_said_of_the_paper_s_rows():
+    for name in ("table1-mnist-fast", "table1-mnist-trades"):
+        (row,) = [row for row in read(name)["rows"] if row["status"] == "measured"]
+        assert row["n"] == 10_000
+        assert row["clean"]["difference"] == 0
+        columns = row["columns"]
+        assert all(abs(columns[loss]["difference"]) < 0.25 for loss in ("ce", "cw", "dlr", "mifpe", "tmifpe"))
+        told = {frozenset((pair["first"], pair["second"])) for pair in row["pairs"] if pair["differs"]}
+        assert not told & {frozenset(pair) for pair in (("ce", "mifpe"), ("ce", "tmifpe"), ("mifpe", "tmifpe"))}
+        assert all(frozenset(("dlr", loss)) in told for loss in ("ce", "mifpe", "tmifpe"))
+
+
+def test_what_is_said_of_resnet18():
+    rows, columns = read("nearer-cifar10-resnet18")["rows"], read("compare-cifar10-resnet18")["losses"]
+    assert columns["ce"]["robust_accuracies"] == columns["ce-margin"]["robust_accuracies"]
+    for seed, same in rows["ce-margin"].items():
+        assert (same["only_reference"], same["only_this"]) == (0, 0)
+        assert same["p"] > 0.05
+        for warm in ("mifpe", "tmifpe"):
+            assert rows[warm][seed]["p"] < 1e-8
+            assert rows[warm][seed]["median_gain"] < -0.5
+    sweep = [
+        rows[name]["0"]["median_gain"] for name in ("mifpe(T=0.3)", "mifpe", "tmifpe", "mifpe(T=3)", "mifpe(T=10)")
+    ]
+    assert sweep == sorted(sweep)
+    assert rows["mifpe(T=10)"]["0"]["p"] > 0.05
