@@ -92,3 +92,18 @@ def test_what_is_said_of_resnet18():
     ]
     assert sweep == sorted(sweep)
     assert rows["mifpe(T=10)"]["0"]["p"] > 0.05
+
+
+def test_what_is_said_of_targeted_attacks():
+    rows = [row for path in (ROOT / "docs" / "data").glob("targeted-*.json") for row in read(path.stem)["rows"]]
+    apart = {"cw": 0, "ce-margin": 0}
+    for row in rows:
+        assert row["targets"] != "least-likely" or not any(column["broken"] for column in row["losses"].values())
+        for pair in row["pairs"]:
+            for one, other in (("cw", "tmifpe"), ("ce-margin", "ce")):
+                if {pair["first"], pair["second"]} == {one, other}:
+                    apart[one] += pair["only_first"] + pair["only_second"]
+    assert apart == {"cw": 1, "ce-margin": 0}
+    assert f"{sum(row['attacked'] for row in rows):,} attacks" in (ROOT / "docs" / "reading-table1.md").read_text(
+        "utf-8"
+    )
