@@ -50,7 +50,12 @@ def main() -> None:
         wanted = options.model in spec.model and spec.threat.norm == options.norm and spec.n == options.n
         if wanted and spec.targets == "none" and run.result is not None and len(spec.attacks) == 1:
             name, settings = parse(spec.attacks[0])
-            found.setdefault(str(settings.get("loss", name)), {})[spec.seed] = store.result(run).outcomes
+            seeds = found.setdefault(str(settings.get("loss", name)), {})
+            if spec.seed in seeds:
+                parser.error(f"more than one run of {name} at seed {spec.seed} fits")
+            seeds[spec.seed] = store.result(run).outcomes
+    if options.reference not in found:
+        parser.error(f"{options.store} has no finished run of {options.reference} that fits")
     base = found.pop(options.reference)
     rows = {
         name: {seed: pair(base[seed], outcomes) for seed, outcomes in sorted(seeds.items()) if seed in base}

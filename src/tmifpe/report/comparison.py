@@ -8,8 +8,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from tmifpe.evaluation.intervals import wilson
-
 TEST = "McNemar's exact test on the same images, Holm's correction for the number of pairs, 5 %"
 
 
@@ -21,7 +19,7 @@ def markdown(plain: dict[str, Any]) -> str:
     heads = ["column", "robust %", "95 % interval", *(["min", "max", "all seeds together"] if many else [])]
     lines = [f"| {' | '.join([*heads, 'seconds'])} |", "|---|" + "---:|" * len(heads)]
     for name, column in columns.items():
-        low, high = wilson(column["mean"] * column["n"], column["n"])
+        low, high = column["mean_interval"]
         cells = [name, _percent(column["mean"]), f"{_percent(low)} to {_percent(high)}"]
         if many:
             several = len(column["robust_accuracies"]) > 1  # AutoAttack is measured at the first seed only
