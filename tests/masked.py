@@ -101,6 +101,19 @@ def cancelling(z: Tensor) -> Tensor:
     return (z + 2.0**24) - 2.0**24
 
 
+class Remote(nn.Module):
+    """Class 0 by a constant lead with a weak slope; but a pixel far from grey speaks loudly, which few small changes
+    to all pixels never reach and one large change does. So do networks that were trained to ignore small changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Honest()
+
+    def forward(self, x: Tensor) -> Tensor:
+        far = torch.relu((x - 0.5).abs() - 0.35).flatten(1)
+        return torch.eye(4)[0] + 0.1 * self.inner(x) + 20 * F.linear(far, self.inner.weight)
+
+
 class Normed(nn.Module):
     """BatchNorm in front, in train or eval mode whatever its owner says."""
 

@@ -50,6 +50,14 @@ class TestEveryAttack:
             adv = get_attack(name)(model, x, y, Threat(norm, share * 0.01))
             assert int((model(adv).argmax(dim=1) != y).sum()) == wanted
 
+    def test_begins_where_it_is_told(self, name, norm):
+        model, threat = Linear(3), Threat(norm, 0.1)
+        x, y = examples(model, 9)
+        problem = Problem(x, y, None, torch.arange(9), threat, clean=model(x), start=x.flip(0))
+        begun = get_attack(name).init(problem).x
+        assert torch.equal(begun, get_norm(norm).project(x.flip(0), x, threat))
+        assert (begun != get_attack(name).init(problem.take(torch.arange(9).flip(0))).x.flip(0)).sum() == 0
+
     def test_is_spelled_and_read_back(self, name, norm):
         attack = get_attack(name)
         assert get_attack(attack_spelling(attack)) == attack

@@ -84,9 +84,11 @@ class Ascent(ABC):
         return self.restarts * (self.steps + 1)
 
     def init(self, problem: Problem) -> AscentState:
-        x = self.start(problem, 0)
+        norm = get_norm(problem.threat.norm)
+        given = problem.start
+        x = self.start(problem, 0) if given is None else norm.project(given, problem.x, problem.threat)
         velocity = torch.zeros_like(x) if self.momentum_on == "gradient" else None
-        region = get_norm(problem.threat.norm).region(problem.x, problem.threat)
+        region = norm.region(problem.x, problem.threat)
         return AscentState(x, x.clone(), velocity, torch.zeros_like(problem.labels), region)
 
     def number(self, state: AscentState) -> Tensor:

@@ -52,7 +52,8 @@ class Rows:
 @dataclass
 class Problem(Rows):
     """What an attack is given: clean images in the box, true labels, targets if it is targeted, the threat,
-    and where its random numbers come from (seed, example index, stage). `clean` are the logits at x, where known."""
+    and where its random numbers come from (seed, example index, stage). `clean` are the logits at x, where known;
+    `start` the points to begin at, where the attack's own start is not wanted."""
 
     x: Tensor
     labels: Tensor
@@ -62,6 +63,7 @@ class Problem(Rows):
     seed: int = 0
     stage: int = 0
     clean: Tensor | None = None
+    start: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.x)

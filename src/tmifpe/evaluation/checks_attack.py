@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tmifpe.attacks.loop import Attack, Loop, run
+from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.evaluation.draws import undisturbed
 from tmifpe.evaluation.flags import flag
@@ -27,6 +28,8 @@ from tmifpe.norms import get_norm
 
 _STREAM = 0x5EED  # keeps the neighbours drawn here apart from the starts of attacks, whose stages count from 0
 _NEIGHBOURS = 4
+_LED_IN = 16  # survivors: enough to see what concerns a fifth of them, at the price of attacking 20 more examples
+_BALLS = [6 ** (k / 5) for k in (5, 4, 3, 2, 1, 0)]  # in units of eps
 
 
 def check_attack(job: Job, outcomes: Outcomes, transfer_adv: Tensor | None = None) -> tuple[list[Flag], int]:
@@ -39,7 +42,8 @@ def check_attack(job: Job, outcomes: Outcomes, transfer_adv: Tensor | None = Non
         sample = draw_sample(job, np.flatnonzero(outcomes.robust & outcomes.counted), job.eot)
         if sample is None:
             return flags, 0
-        flags += [*_unstable(sample), *_unconstrained(job, sample)]
+        lost = list(_unconstrained(job, sample))
+        flags += [*_unstable(sample), *(lost or _from_outside(job, sample))]  # nor in a ball, if not in the whole box
         if transfer_adv is not None:
             flags += _transfer(sample, transfer_adv)
         return flags, sample.queries.tally.forwards
@@ -116,10 +120,8 @@ def _unstable(sample: Sample) -> Iterator[Flag]:
 def _unconstrained(job: Job, sample: Sample) -> Iterator[Flag]:
     """The run's own gradient attacks, from the image itself, with the whole box as their ball; 20 steps, and where
     those were too long for the box, 100 with shorter ones at the end."""
-    p, threat = sample.problem, sample.problem.threat
-    whole = torch.full_like(p.x[:1], threat.high - threat.low)
-    free = dataclasses.replace(threat, eps=float(get_norm(threat.norm).size(whole)))
-    left = dataclasses.replace(p, threat=free)
+    p = sample.problem
+    left = dataclasses.replace(p, threat=dataclasses.replace(p.threat, eps=_whole_box(p)))
     attacks = climbing(job)
     for steps, attack in itertools.product((20, 100), attacks):
         fooled = run(_short(attack, steps), left, sample.queries, Loop(sample.batch_size)).fooled
@@ -128,6 +130,40 @@ def _unconstrained(job: Job, sample: Sample) -> Iterator[Flag]:
             return
     if attacks and len(left) >= 0.05 * len(p):
         yield flag("unconstrained-failure", f"{len(left)} of {len(p)} survivors withstand 100 steps in the whole box.")
+
+
+def _from_outside(job: Job, sample: Sample) -> Iterator[Flag]:
+    """The run's own gradient attacks on a larger ball that shrinks to the true one, each from the last one's answer.
+
+    Within eps of the image the gradient may be flat or point nowhere, and still lead on a little farther out.
+    """
+    n = min(len(sample), _LED_IN)
+    rows = torch.linspace(0, len(sample) - 1, n, device=sample.problem.x.device).long()
+    whole, threat = sample.problem.take(rows), sample.problem.threat
+    largest = _whole_box(whole)
+    if not 0 < threat.eps < largest:
+        return
+    broken = torch.zeros_like(rows, dtype=torch.bool)
+    for attack in climbing(job):
+        left = (~broken).nonzero()[:, 0]
+        if not len(left):
+            break
+        p = whole.take(left)
+        point = p.x
+        for ball in _BALLS:
+            around = dataclasses.replace(threat, eps=min(ball * threat.eps, largest))
+            wide = dataclasses.replace(p, threat=around, start=point)
+            point = run(_short(attack, 20), wide, sample.queries, Loop(sample.batch_size, "strongest")).adv
+        broken[left] = verify(point, p, sample.queries, sample.batch_size)
+    count = int(broken.sum())
+    if count > 1 and count >= 0.1 * n:  # one more start finds one more now and then, and means nothing
+        yield flag("found-from-outside", f"Led in from a larger ball, the attack broke {count} of {n} survivors.")
+
+
+def _whole_box(problem: Problem) -> float:
+    """The eps that allows every image."""
+    corner = torch.full_like(problem.x[:1], problem.threat.high - problem.threat.low)
+    return float(get_norm(problem.threat.norm).size(corner))
 
 
 def _short(attack: Attack, steps: int) -> Attack:

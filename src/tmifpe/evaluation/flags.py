@@ -133,6 +133,12 @@ _add(
     "An attack without a limit must always succeed: the gradients are masked, or the model ignores its input.",
 )
 _add(
+    "found-from-outside",
+    "led in from a larger ball, the attack breaks what it did not break from within",
+    "The number is too high: give the attack more --steps and --restarts; if that does not help, the gradients near "
+    "the images mislead, and it takes attacks of another kind (AutoAttack, a gradient-free one) and their union.",
+)
+_add(
     "black-box-beats-white-box",
     "a gradient-free attack broke what gradient attacks did not",
     "The gradients are masked: do not trust the gradient attacks alone, and give the gradient-free one more queries.",
