@@ -26,6 +26,14 @@ def test_they_read_digits(name: str, clean: float) -> None:
     assert (tmifpe.load_model(name).module(x).argmax(dim=1) == labels).double().mean() >= clean
 
 
+def test_a_loaded_model_can_be_called_and_attacked_as_any_other() -> None:
+    model = tmifpe.load_model("digits-robust")
+    x, labels = tmifpe.load_data("digits").fetch(range(8))
+    assert torch.equal(model(x), model.module(x))
+    attack = tmifpe.PGD(steps=2)
+    assert torch.equal(attack(model, x, labels, THREAT), attack(model.module, x, labels, THREAT))
+
+
 def test_they_are_small() -> None:
     weights = resources.files("tmifpe.models") / "weights"
     assert sum(len((weights / f"{name}.safetensors").read_bytes()) for name in MODELS) < 400_000

@@ -23,7 +23,7 @@ from tmifpe.attacks.queries import Evaluated, Objective, Queries
 from tmifpe.attacks.rows import Problem, Rows
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError, shown
-from tmifpe.core.types import Model, Threat
+from tmifpe.core.types import Classifier, Model, Threat
 
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -335,6 +335,7 @@ def strongest(
 ) -> Tensor:
     """What calling an attack does: every step for every example, and the strongest points as the answer."""
     problem = _checked(x, labels, threat, targets, seed, indices)
+    model = model.module if isinstance(model, Classifier) else model  # its parameters say device and dtype
     with frozen(model) as lent:
         queries = Queries(lent, dtype_of(model) or x.dtype)
         return run(attack, problem, queries, Loop(batch_size, "strongest")).adv.to(x.dtype)

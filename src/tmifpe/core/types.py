@@ -69,6 +69,10 @@ class Classifier:
     std: tuple[float, ...] | None = None
     notes: tuple[str, ...] = field(default=())
 
+    def __call__(self, x: Tensor) -> Tensor:
+        """The logits of images x (n, C, H, W) in [0, 1]."""
+        return self.module(x)
+
 
 @runtime_checkable
 class Data(Protocol):

@@ -117,7 +117,7 @@ def evaluate(
     if store is not None:
         recorder = (store if isinstance(store, Store) else Store(store)).recorder(fresh)
     classifier = model if isinstance(model, Classifier) else None
-    network: Model = classifier.module if classifier is not None else model  # pyright: ignore[reportAssignmentType]
+    network: Model = classifier.module if classifier is not None else model
     check_model(network)
     check_threat(threat)
     source = _select(as_data(data), request)
