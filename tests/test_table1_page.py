@@ -6,6 +6,8 @@ import json
 import runpy
 from pathlib import Path
 
+import pytest
+
 from tmifpe.report import comparison
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,6 +79,40 @@ def test_what_is_said_of_the_paper_s_rows():
         told = {frozenset((pair["first"], pair["second"])) for pair in row["pairs"] if pair["differs"]}
         assert not told & {frozenset(pair) for pair in (("ce", "mifpe"), ("ce", "tmifpe"), ("mifpe", "tmifpe"))}
         assert all(frozenset(("dlr", loss)) in told for loss in ("ce", "mifpe", "tmifpe"))
+
+
+BESIDE = {
+    "CIFAR-10 resnet4b, ℓ∞ 2/255": "compare-cifar10-resnet4b",
+    "CIFAR-10 resnet2b, ℓ∞ 2/255": "compare-cifar10-resnet2b",
+    "MNIST LeNet5, ℓ∞ 0.3": "compare-mnist-lenet5-autoattack",
+    "MNIST Fast AT, ℓ∞ 0.3": "table1-mnist-fast-autoattack",
+    "CIFAR-10 resnet4b, ℓ2 0.25": "l2-cifar10-resnet4b",
+    "MNIST Fast AT, ℓ2 2.0": "l2-mnist-fast",
+}
+
+
+def beside(name: str) -> tuple[int, dict[str, tuple[float, float]]]:
+    """Images, and per column percent and seconds, of a file of either kind."""
+    plain = read(name)
+    if "losses" in plain:
+        columns = plain["losses"]
+        return next(iter(columns.values()))["n"], {key: (100 * c["mean"], c["seconds"]) for key, c in columns.items()}
+    (row,) = [row for row in plain["rows"] if row["status"] == "measured"]
+    return row["n"], {key: (c["measured"], c["seconds"][0]) for key, c in row["columns"].items()}
+
+
+@pytest.mark.parametrize("title", list(BESIDE))
+def test_what_is_said_beside_autoattack(title):
+    n, columns = beside(BESIDE[title])
+    shown = " | ".join(f"{columns[loss][0]:.2f}" for loss in ("ce", "tmifpe", "autoattack"))
+    ratio = columns["autoattack"][1] / columns["tmifpe"][1]
+    page = (ROOT / "docs" / "reading-table1.md").read_text("utf-8")
+    assert f"| {title} | {n} | {shown} | {ratio:.0f} |" in page
+
+
+def test_every_autoattack_column_is_in_the_reading():
+    files = [path.stem for pattern in NAMES[:3] for path in (ROOT / "docs" / "data").glob(pattern)]
+    assert sorted(name for name in files if "autoattack" in beside(name)[1]) == sorted(BESIDE.values())
 
 
 def test_what_is_said_of_resnet18():
