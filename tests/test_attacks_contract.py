@@ -132,10 +132,10 @@ def test_strongest_keeps_the_best_point_not_the_last():
             return torch.stack([-height, height], dim=1)
 
     x = torch.full((1, 1, 1, 1), 0.5)
-    adv = PGD(loss="cw", steps=7, schedule="constant", step_size=0.9, momentum=0.0, random_start=False)(
+    adv = PGD(loss="cw", steps=8, schedule="constant", step_size=0.9, momentum=0.0, random_start=False)(
         Bowl(), x, torch.tensor([0]), Threat("linf", 0.1)
     )
-    assert abs(adv.item() - 0.55) < 0.06
+    assert abs(adv.item() - 0.55) < 0.045  # 0.59; the first and the last are 0.5
 
 
 def test_queries_are_counted_and_few():

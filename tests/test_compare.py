@@ -17,9 +17,10 @@ from tests.linear import Linear, examples
 from tmifpe import PGD, InputError, Threat
 from tmifpe.attacks import GAMA, bim, fgsm
 from tmifpe.cli import app
-from tmifpe.cli.compare import flags_raised, seed_spread, significance
+from tmifpe.cli.compare import flags_raised
 from tmifpe.evaluation.column import column_attack
 from tmifpe.evaluation.compare import Comparison, Pair, holm, mcnemar
+from tmifpe.report.comparison import significance, spread
 
 SEEDS = (0, 1, 2)
 
@@ -96,8 +97,9 @@ def test_pairs_are_tested_on_the_same_examples(row):
 
 
 def test_words_follow_the_numbers(row):
-    assert "McNemar" in significance(row)
-    assert f"up to {100 * row.spread:.2f} points" in seed_spread(row)
+    plain = row.to_json()
+    assert "McNemar" in significance(plain["pairs"], plain["seeds"])
+    assert f"up to {100 * row.spread:.2f} points" in spread(plain)
     single = Comparison({loss: runs[:1] for loss, runs in row.results.items()}, (0,))
     assert single.spread is None
 

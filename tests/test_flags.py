@@ -203,6 +203,8 @@ QUIET: dict[str, list[Callable[[], Case | list[Case]]]] = {
         lambda: Case(norm="l2"),
         lambda: Case(norm="l2", eps=0.0),
         lambda: Case(norm="l2", eps=5.0),  # the whole box already
+        lambda: Case(Wrapped(noise), PGD(steps=2), eps=1e-4),  # broken by the next draw, not by an attack
+        lambda: Case(Wrapped(noise), PGD(steps=2), eps=1e-4, options={"eot": 8, "repeats": 3}),
         lambda: remote(0.1),  # nothing to be found there
         lambda: Case(Wrapped(quantise), Corners(steps=5)),  # no gradient attack to lead in
     ],

@@ -196,18 +196,136 @@ def test_pictures_of_sixteen_bits_are_not_clipped(tmp_path):
         tmifpe.load_data(f"imagefolder:{tmp_path}").fetch([0])
 
 
+class Moving(nn.Module):
+    """Keeps an average of what it has seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Linear(4, dtype=torch.float32)
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.mean += x.mean()
+        return self.inner(x)
+
+
 def test_averages_moved_in_a_forward_pass_are_put_back():
-    class Moving(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = Linear(4, dtype=torch.float32)
-            self.register_buffer("mean", torch.zeros(()))
-
-        def forward(self, x):
-            with torch.no_grad():
-                self.mean += x.mean()
-            return self.inner(x)
-
-    model = Moving()
-    tmifpe.evaluate(model, examples(model.inner, 6), Threat("linf", 0.01), PGD(steps=2))
+    model, threat = Moving(), Threat("linf", 0.01)
+    x, y = examples(model.inner, 6)
+    tmifpe.evaluate(model, (x, y), threat, PGD(steps=2))
     assert model.mean == 0
+    tmifpe.evaluate(model, (x, y), threat, PGD(steps=2), repeats=2)
+    assert model.mean == 0
+    PGD(steps=2)(model, x, y, threat)
+    assert model.mean == 0
+    tmifpe.audit(model, (x.clamp(0, 1), y), ["ce"], limit=4)
+    assert model.mean == 0
+
+
+@pytest.mark.parametrize("mode", ["strongest", "verdict"])
+def test_a_weaker_attack_that_comes_later_takes_nothing_away(digits, mode):
+    model, x, y = digits
+    strong, weak = PGD(steps=20), PGD(steps=1, step_size=1e-3, random_start=False)
+    alone, both = (
+        tmifpe.evaluate(model, (x, y), THREAT, attacks, mode=mode, keep_adv=True, checks=False)
+        for attacks in (strong, [strong, weak])
+    )
+    assert both.outcomes.robust.sum() > 5
+    for name in ("margin", "size", "adv_pred", "fooled"):
+        assert np.array_equal(getattr(both.outcomes, name), getattr(alone.outcomes, name)), name
+    assert torch.equal(both.adv, alone.adv)
+
+
+def test_a_loaded_model_whose_weights_were_changed_is_another_run(tmp_path):
+    data = tmifpe.load_data("digits", limit=12)
+    resumed = []
+    for _ in range(2):
+        model = tmifpe.load_model("digits-robust")
+        for change in (0.0, 1e-3):
+            with torch.no_grad():
+                next(iter(model.module.parameters())).add_(change)
+            resumed.append(tmifpe.evaluate(model, data, THREAT, PGD(steps=1), store=tmp_path).resumed)
+    assert resumed == [0, 0, 12, 12]
+
+
+def test_repair_waits_for_a_run_that_has_no_shard_yet(tmp_path, digits):
+    model, x, y = digits
+    seen = []
+
+    def repairing(step):
+        if not seen:
+            seen.append(CliRunner().invoke(app, ["runs", "repair", "--store", str(tmp_path)]))
+
+    tmifpe.evaluate(model, (x, y), THREAT, PGD(steps=2), store=tmp_path, progress=repairing)
+    assert seen[0].exit_code != 0
+    assert "another process is working" in seen[0].output
+    assert len(tmifpe.Store(tmp_path).runs()) == 1
+
+
+def test_targets_of_numpy_and_a_seed_are_understood_by_compare(digits):
+    model, x, y = digits
+    targets = ((y + 1) % 10).numpy()
+    row = tmifpe.compare(model, (x, y), THREAT, ["ce"], PGD(steps=1), seeds=(0, 1), targets=targets, checks=False)
+    assert row.results["ce"][0].outcomes.target.tolist() == targets.tolist()
+    with pytest.raises(InputError, match="seeds="):
+        tmifpe.compare(model, (x, y), THREAT, ["ce"], PGD(steps=1), seed=3)
+
+
+def test_random_targets_of_two_seeds_are_two_questions(tmp_path):
+    command = ["evaluate", "digits-robust", "--limit", "8", "--steps", "1", "--targets", "random", "--no-checks"]
+    store = ["--store", str(tmp_path)]
+    for seed in ("0", "1"):
+        assert CliRunner().invoke(app, [*command, "--seed", seed, *store]).exit_code == 0
+    names = [run.name for run in tmifpe.Store(tmp_path).runs()]
+    told = CliRunner().invoke(app, ["runs", "compare", *names, *store])
+    assert told.exit_code == 2
+    assert "other random targets" in told.output
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["gama", "--momentum", "0.5"], "gama(momentum=0.5)"),
+        (["gama", "--schedule", "linear"], "--schedule"),
+        (["autoattack", "--steps", "5"], "--steps"),
+        (["fgsm", "--steps", "5"], "--steps"),
+    ],
+)
+def test_options_that_an_attack_would_not_hear_are_refused(words, wanted):
+    told = CliRunner().invoke(app, ["evaluate", "digits-robust", "--limit", "4", "--no-store", "--loss", *words])
+    assert told.exit_code == 2
+    assert wanted in told.output
+
+
+def test_a_device_is_called_what_tensors_call_it():
+    from tmifpe.evaluation.lend import lend, pick_device
+
+    assert (
+        pick_device("cpu:0") == torch.zeros(1).device == pick_device("auto" if not torch.cuda.is_available() else "cpu")
+    )
+    model = Linear(3)
+    with lend(model, device="cpu:0") as lent:
+        assert lent.model is model
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-0.42, 2.82), (-2.1, 2.6)])
+def test_the_l2_projection_stays_in_any_box(low, high):
+    from tmifpe.norms import get_norm
+
+    random = torch.Generator().manual_seed(0)
+    x = low + (high - low) * torch.rand(64, 3, 8, 8, generator=random)
+    far = x + 10 * torch.randn(x.shape, generator=random)
+    for eps in (0.5, 5.0, 15.0, 25.0):
+        threat = Threat("l2", eps, low, high)
+        point = get_norm("l2").project(far, x.clamp(low, high), threat)
+        assert bool(((point >= low) & (point <= high)).all())
+
+
+def test_gama_shortens_its_steps_on_time_however_a_share_is_rounded():
+    from tmifpe.attacks.schedules import get_schedule
+
+    by_reciprocal = torch.arange(100, dtype=torch.float32) * torch.tensor(1 / 100, dtype=torch.float32)
+    sizes = get_schedule("drops")(by_reciprocal)
+    assert (sizes > 0.5).sum() == 60
+    assert (sizes > 0.05).sum() == 85

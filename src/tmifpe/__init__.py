@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tmifpe.core.types import Classifier, Data, Threat
     from tmifpe.data import load_data
     from tmifpe.evaluation.audit import Audit, audit
+    from tmifpe.evaluation.checks_attack import check_monotone
     from tmifpe.evaluation.compare import Comparison, compare
     from tmifpe.evaluation.evaluate import evaluate
     from tmifpe.evaluation.outcomes import Outcome, Outcomes
@@ -49,6 +50,7 @@ __all__ = [
     "__version__",
     "audit",
     "bim",
+    "check_monotone",
     "compare",
     "evaluate",
     "fgsm",
@@ -66,6 +68,7 @@ _HOMES = {
     "tmifpe.core.types": ["Classifier", "Data", "Threat"],
     "tmifpe.data": ["load_data"],
     "tmifpe.evaluation.audit": ["Audit", "audit"],
+    "tmifpe.evaluation.checks_attack": ["check_monotone"],
     "tmifpe.evaluation.compare": ["Comparison", "compare"],
     "tmifpe.evaluation.evaluate": ["evaluate"],
     "tmifpe.evaluation.outcomes": ["Outcome", "Outcomes"],

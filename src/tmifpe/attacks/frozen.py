@@ -18,13 +18,15 @@ from tmifpe.core.types import Model
 def frozen(model: Model) -> Iterator[Model]:
     """Within: eval mode, parameters frozen (their gradients would cost a third of the time). After: as before.
 
-    Every submodule's own mode is restored: a user may keep some of them in eval mode on purpose.
+    Every submodule's own mode is restored: a user may keep some of them in eval mode on purpose; and every buffer,
+    which a forward pass may move.
     """
     if not isinstance(model, nn.Module):
         yield model
         return
     modes = [(module, module.training) for module in model.modules()]
     wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         model.eval()
         for parameter, _ in wanted:
@@ -35,6 +37,9 @@ def frozen(model: Model) -> Iterator[Model]:
             module.training = training
         for parameter, requires_grad in wanted:
             parameter.requires_grad_(requires_grad)
+        with torch.no_grad():
+            for buffer, before in kept:
+                buffer.copy_(before)
 
 
 def dtype_of(model: Model) -> torch.dtype | None:

@@ -21,7 +21,10 @@ SCHEDULES: dict[str, Schedule] = {
     "linear": lambda done: 1 - done,
     "constant": torch.ones_like,
     # GAMA-PGD: divided by 10 at 60 % and again at 85 % of the steps.
-    "drops": lambda done: torch.where(done < 0.6, 1.0, torch.where(done < 0.85, 0.1, 0.01)).to(done.dtype),
+    # A little early, since a GPU divides by multiplying, and 60 / 100 is then below 0.6.
+    "drops": lambda done: torch.where(done < 0.6 - 1e-6, 1.0, torch.where(done < 0.85 - 1e-6, 0.1, 0.01)).to(
+        done.dtype
+    ),
 }
 """From the share of steps done, in [0, 1), to the share of the first step size; one number per example."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-__all__ = ["compare", "comparison_table", "flags_raised", "seed_spread", "significance"]
+__all__ = ["compare", "comparison_table", "flags_raised"]
 
-import itertools
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,6 +34,7 @@ def compare(
     from tmifpe.cli.interrupt import interruptible
     from tmifpe.cli.provenance import provenance
     from tmifpe.core.options import split_list
+    from tmifpe.report.comparison import significance, spread
 
     names = split_list(losses)
     threat, base = sources.threat_from(attack), sources.attack_from(attack, "tmifpe")
@@ -51,9 +51,10 @@ def compare(
         return
     shown = Console()
     shown.print(comparison_table(classifier.name, result))
-    shown.print(significance(result), highlight=False, markup=False)
-    if result.spread is not None:
-        shown.print(seed_spread(result), highlight=False, markup=False)
+    plain = result.to_json()
+    for said in (significance(plain["pairs"], plain["seeds"]), spread(plain)):
+        if said:
+            shown.print(said, highlight=False, markup=False)
     if raised := flags_raised(result):
         shown.print(raised, style="yellow", highlight=False, markup=False)
 
@@ -97,32 +98,3 @@ def flags_raised(result: Comparison) -> str:
     }
     said = "; ".join(f"{loss}: {', '.join(names)}" for loss, names in raised.items() if names)
     return f"Flags (tmifpe list flags): {said}." if said else ""
-
-
-def seed_spread(result: Comparison) -> str:
-    """How far the seed alone moves a number, beside how far the losses lie apart, in words."""
-    spread = result.spread or 0.0
-    gaps = [abs(result.mean(a) - result.mean(b)) for a, b in itertools.combinations(result.results, 2)]
-    below = sum(gap <= spread for gap in gaps)
-    return (
-        f"The seed alone moves a loss by up to {100 * spread:.2f} points; of the {len(gaps)} differences between two "
-        f"means, {below} are not larger than that."
-    )
-
-
-def significance(result: Comparison) -> str:
-    """Which differences are more than chance, in words."""
-    from tmifpe.report.comparison import TEST
-
-    pairs = result.pairs()
-    real = [pair for pair in pairs if pair.differs]
-    if not pairs:
-        return ""
-    if not real:
-        return f"No difference between two losses is more than chance ({TEST})."
-    groups: dict[str, list[str]] = {}
-    for pair in real:
-        groups.setdefault(pair.first, []).append(pair.second)
-    said = "; ".join(f"{first} from {', '.join(others)}" for first, others in groups.items())
-    rest = len(pairs) - len(real)
-    return f"More than chance ({TEST}): {said}." + (f" The other {rest} pairs may be chance." if rest else "")

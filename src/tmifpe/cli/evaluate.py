@@ -43,6 +43,7 @@ def evaluate(
         raise InputError("--strict looks at flags, and --no-checks raises none; leave one of them out")
     if fail_below is not None and not 0 <= fail_below <= 1:
         raise InputError(f"--fail-below is a fraction in [0, 1], got {fail_below}")
+    sources.check_heard(attack, loss)
     sources.check_output(save_adv)
     sources.check_output(junit)
     threat, chosen = sources.threat_from(attack), column_attack(loss, sources.attack_from(attack, "tmifpe"))

@@ -43,8 +43,11 @@ class AttackOptions:
     eps: Annotated[str, typer.Option(help="The budget, e.g. 0.3 or 8/255.")] = "8/255"
     steps: Annotated[int, typer.Option(min=1, help="Gradient steps per restart.")] = 100
     restarts: Annotated[int, typer.Option(min=1, help="Random starts per example.")] = 1
-    schedule: Annotated[str, typer.Option(help="cosine, linear, constant or drops.")] = "cosine"
-    momentum: Annotated[float, typer.Option(help="Weight of the new step on the iterate; 0 switches it off.")] = 0.75
+    schedule: Annotated[str, typer.Option(help="Of the steps on a loss: cosine, linear, constant or drops.")] = "cosine"
+    momentum: Annotated[
+        float,
+        typer.Option(help="Weight of the new step on a loss; 0 switches it off. Attacks take theirs in parentheses."),
+    ] = 0.75
     targets: Annotated[
         str | None, typer.Option(help="Targeted: second, least-likely, random, a class, or a file of classes.")
     ] = None

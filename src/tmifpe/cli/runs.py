@@ -122,6 +122,11 @@ def _compared(store: Store, first: str, second: str) -> dict[str, Any]:
         raise InputError(
             f"runs {one.name} and {two.name} ask different questions: targets {one.spec.targets} and {two.spec.targets}"
         )
+    if one.spec.targets == "random" and one.spec.seed != two.spec.seed:
+        raise InputError(
+            f"runs {one.name} and {two.name} ask different questions: their seeds, {one.spec.seed} and "
+            f"{two.spec.seed}, drew other random targets"
+        )
     for run in (one, two):
         if run.done < run.plan.n:
             raise InputError(f"run {run.name} is not finished: {run.done} of {run.plan.n} examples; resume it first")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "attack_from",
+    "check_heard",
     "check_output",
     "doubts_from",
     "folder_from",
@@ -53,6 +54,25 @@ def threat_from(options: AttackOptions) -> Threat:
 
     get_norm(options.norm)
     return Threat(options.norm, options.eps)  # pyright: ignore[reportArgumentType]
+
+
+def check_heard(options: AttackOptions, text: str) -> None:
+    """`InputError` for options of the ascent on a loss, where `text` names an attack that has its own."""
+    import inspect
+
+    from tmifpe.attacks import ATTACKS
+    from tmifpe.core.options import parse
+
+    name, _ = parse(text)
+    if name not in (*ATTACKS, "autoattack"):  # a loss, or nothing that is known
+        return
+    own = inspect.signature(ATTACKS.get(name)).parameters if name in ATTACKS else {}
+    heard = {option for option in ("steps", "restarts") if option in own}
+    plain = AttackOptions()
+    wanted = [o for o in ("steps", "restarts", "schedule", "momentum") if getattr(options, o) != getattr(plain, o)]
+    if unheard := [f"--{option}" for option in wanted if option not in heard]:
+        example = f", as in --loss '{name}(momentum=0.5)'" if "momentum" in own else ""
+        raise InputError(f"{name} is an attack and takes no {', '.join(unheard)}; give it its own options{example}")
 
 
 def attack_from(options: AttackOptions, loss: str) -> PGD:

@@ -107,7 +107,7 @@ def _show(rows: list[dict[str, Any]], console: Console) -> None:
     for row in rows:
         if row["status"] == "measured":
             console.print(_table(row))
-            for said in (*row["remarks"], significance(row["pairs"])):
+            for said in (*row["remarks"], significance(row["pairs"], row["seeds"])):
                 console.print(said, markup=False, highlight=False)
             console.print()
     missing = [row for row in rows if row["status"] == "missing"]

@@ -45,6 +45,7 @@ def table_targeted(
     rules = _rules(attack.targets)
     threat, base = sources.threat_from(attack), sources.attack_from(attack, "tmifpe")
     rows: list[dict[str, Any]] = []
+    place = device
     with interruptible(keep.folder) as check, console.progress_on_stderr("targeted") as told:
         for model, file in zip(models, weights or [None] * len(models), strict=True):
             asked = SourceOptions(model, data, file or None, mean, std, limit, device=device)
@@ -56,7 +57,7 @@ def table_targeted(
             found = targeted_rows(classifier, images, threat, split_list(losses), rules, base, **options)
             rows += [row.to_json() for row in found]
     if json:
-        console.print_json(provenance() | {"rows": rows})
+        console.print_json(provenance(place) | {"rows": rows})
     elif markdown:
         typer.echo(console.encodable(report.markdown(rows)))
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["InputError", "MissingExtra", "did_you_mean", "shown"]
+__all__ = ["InputError", "MissingExtra", "did_you_mean", "first_line", "shown"]
 
 import difflib
 from collections.abc import Iterable
@@ -31,6 +31,15 @@ class MissingExtra(InputError):
         super().__init__(
             f"{what} need an optional dependency: pip install 'tmifpe[{extra}]'" + (f" ({cause})" if cause else "")
         )
+
+
+def first_line(error: BaseException) -> str:
+    """What another library's error says, as far as one of our sentences has room for it.
+
+    >>> first_line(ValueError("no such file\\nlong explanation"))
+    'no such file'
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def shown(value: object, most: int = 80) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, first_line
 from tmifpe.core.torchvision_repair import import_extra
 from tmifpe.core.types import Data
 from tmifpe.data.arrays import LazyData
@@ -42,7 +42,7 @@ def _load(datasets: Any, name: str, split: str) -> Any:
         saved = (folder / "dataset_info.json").is_file() or (folder / "dataset_dict.json").is_file()
         loaded = datasets.load_from_disk(str(folder)) if saved else datasets.load_dataset(name)
     except Exception as error:  # no network, no such name, a damaged cache
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        first = first_line(error)
         raise InputError(
             f"cannot load the dataset hf:{name} (a folder, in the cache or on the hub): {first}"
         ) from error

@@ -10,7 +10,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from tmifpe.core.errors import InputError, did_you_mean
+from tmifpe.core.errors import InputError, did_you_mean, first_line
 from tmifpe.core.torchvision_repair import import_extra
 from tmifpe.core.types import Data
 from tmifpe.data.arrays import LazyData
@@ -58,5 +58,5 @@ def _try(kind: Any, arguments: dict[str, Any], reasons: list[str]) -> Any:
         with contextlib.redirect_stdout(io.StringIO()):  # progress of downloads is no output of ours
             return kind(**arguments)
     except Exception as error:  # not there, no network, another split
-        reasons.append((str(error).strip().splitlines() or [type(error).__name__])[0][:200])
+        reasons.append(first_line(error))
         return None

@@ -12,7 +12,7 @@ from torch import Tensor
 from tmifpe.attacks.queries import Queries
 from tmifpe.evaluation.flags import flag
 from tmifpe.evaluation.result import Flag
-from tmifpe.evaluation.sample import Sample, read
+from tmifpe.evaluation.sample import Sample, read, share
 from tmifpe.evaluation.shard import Job
 from tmifpe.models.normalize import Normalize
 
@@ -50,7 +50,7 @@ def check_normalisation(job: Job, sample: Sample) -> Iterator[Flag]:
         )
         return
     labels = sample.problem.labels
-    accuracy = float((sample.logits.argmax(dim=1) == labels).double().mean())
+    accuracy = _accuracy(sample.logits, labels)
     if accuracy > 1 - GAIN or len(torch.unique(labels)) < 2:  # constant labels: any constant answer would look better
         return
     best, name = max(((_accuracy(z, labels), name) for name, z in _others(job, sample)), default=(0.0, ""))
@@ -74,4 +74,4 @@ def _others(job: Job, sample: Sample) -> Iterator[tuple[str, Tensor]]:
 
 
 def _accuracy(logits: Tensor, labels: Tensor) -> float:
-    return float((logits.argmax(dim=1) == labels).double().mean())
+    return share(logits.argmax(dim=1) == labels)

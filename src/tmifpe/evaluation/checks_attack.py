@@ -21,7 +21,7 @@ from tmifpe.evaluation.draws import undisturbed
 from tmifpe.evaluation.flags import flag
 from tmifpe.evaluation.outcomes import Mark, Outcomes
 from tmifpe.evaluation.result import Flag, Result
-from tmifpe.evaluation.sample import Sample, climbing, draw_sample, share
+from tmifpe.evaluation.sample import Sample, change_of, climbing, draw_sample, share
 from tmifpe.evaluation.shard import Job
 from tmifpe.evaluation.verify import verify
 from tmifpe.norms import get_norm
@@ -141,8 +141,8 @@ def _from_outside(job: Job, sample: Sample) -> Iterator[Flag]:
     rows = torch.linspace(0, len(sample) - 1, n, device=sample.problem.x.device).long()
     whole, threat = sample.problem.take(rows), sample.problem.threat
     largest = _whole_box(whole)
-    if not 0 < threat.eps < largest:
-        return
+    if not 0 < threat.eps < largest or bool((change_of(sample.read(whole.x), sample.logits[rows], job.lent) > 1).any()):
+        return  # a randomised model breaks by itself on the next reading
     broken = torch.zeros_like(rows, dtype=torch.bool)
     for attack in climbing(job):
         left = (~broken).nonzero()[:, 0]

@@ -19,7 +19,7 @@ from tmifpe.evaluation.check_normalisation import check_normalisation
 from tmifpe.evaluation.draws import undisturbed
 from tmifpe.evaluation.flags import flag
 from tmifpe.evaluation.result import Flag
-from tmifpe.evaluation.sample import Sample, climbing, draw_sample, share
+from tmifpe.evaluation.sample import Sample, change_of, climbing, draw_sample, share
 from tmifpe.evaluation.shard import Job
 from tmifpe.evaluation.watch import Watch
 from tmifpe.losses import get_loss
@@ -43,7 +43,7 @@ def _behaviour(job: Job, sample: Sample, treated: bool) -> Iterator[Flag]:
     """What it does between image and logits: draw, drop, mix the batch, optimise."""
     with Watch() as seen:
         again = sample.read(sample.problem.x)
-    change = _change(again, sample.logits, job)
+    change = change_of(again, sample.logits, job.lent)
     if bool((change > 1).any()) and not treated:
         flips = int((again.argmax(dim=1) != sample.logits.argmax(dim=1)).sum())
         yield flag(
@@ -58,7 +58,7 @@ def _behaviour(job: Job, sample: Sample, treated: bool) -> Iterator[Flag]:
     if seen.batch_statistics:
         yield flag("batch-dependent", "BatchNorm normalises by the statistics of the batch (train mode).")
     elif not bool((change > 1).any()):  # with a randomised model, company and chance cannot be told apart
-        moved = _change(_in_other_company(sample), sample.logits, job)
+        moved = change_of(_in_other_company(sample), sample.logits, job.lent)
         if bool((moved > 1).any()):
             yield flag(
                 "batch-dependent",
@@ -73,16 +73,6 @@ def _in_other_company(sample: Sample) -> Tensor:
         return replace(sample, batch_size=2).read(torch.cat([x, threat.high + threat.low - x]))[:1]
     smaller = replace(sample, batch_size=max(1, min(sample.batch_size, len(x)) // 2))
     return smaller.read(x.flip(0)).flip(0)
-
-
-def _change(one: Tensor, other: Tensor, job: Job) -> Tensor:
-    """How far each row of logits moved, in units of what rounding in a deep network may explain."""
-    tf32 = job.lent.device.type == "cuda" and job.lent.dtype == torch.float32
-    eps = 2.0**-10 if tf32 else torch.finfo(job.lent.dtype).eps  # convolutions on CUDA keep 10 digits by default
-    size = torch.maximum(one.abs().amax(dim=1), other.abs().amax(dim=1)).clamp(min=torch.finfo(one.dtype).tiny)
-    # eps^(2/3): 2.4e-5 in float32, 4e-2 in bfloat16; errors grow with depth, but never to that share.
-    moved = (one - other).abs().amax(dim=1) / (eps ** (2 / 3) * size)
-    return torch.nan_to_num(moved, nan=0.0)
 
 
 def _logits(job: Job, sample: Sample) -> Iterator[Flag]:

@@ -162,7 +162,10 @@ def compare(
         raise InputError(f"compare needs different losses, at least one, got {', '.join(losses) or 'none'}")
     if not seeds or len(set(seeds)) != len(seeds):
         raise InputError(f"compare needs different seeds, at least one, got {list(seeds)}")
-    if options.get("targets") == "random" and len(seeds) > 1:
+    if "seed" in options:
+        raise InputError("compare takes seeds=(0, 1, ...), not seed=")
+    targets = options.get("targets")
+    if isinstance(targets, str) and targets == "random" and len(seeds) > 1:
         raise InputError(
             "with several seeds, random targets are other ones for each, and what is compared is not one question; "
             "give one seed, or the targets themselves"
@@ -170,7 +173,7 @@ def compare(
     attacks = {loss: column_attack(loss, attack) for loss in losses}  # what cannot work fails before any compute
     for one in attacks.values():
         if isinstance(one, AutoAttack):
-            one.check(threat, options.get("targets") is not None, options.get("eot", 1))
+            one.check(threat, targets is not None, options.get("eot", 1))
     results: dict[str, tuple[Result, ...]] = {}
     for loss, one in attacks.items():
         results[loss] = tuple(

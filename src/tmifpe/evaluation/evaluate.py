@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tmifpe.attacks import PGD, Queries, Tally, attack_spelling
 from tmifpe.core.errors import InputError, shown
@@ -265,7 +265,9 @@ def _spec(data: Data, threat: Threat, attacks: tuple[AnyAttack, ...], request: R
 
 def _identified(spec: RunSpec, network: Model, data: Data, request: Request) -> RunSpec:
     """With what tells this model and data apart from others: needed only to store, and costs a pass over both."""
-    identity = spec.model_identity or model_identity(network, [request.name] if request.name else [])
+    # What a source said of its file, and the tensors as they are now: they may have been changed since.
+    said = [text for text in (spec.model_identity or request.name,) if text]
+    identity = model_identity(network, said) if isinstance(network, nn.Module) or not spec.model_identity else said[0]
     if identity is None:
         raise InputError(
             "a function cannot be told apart from others like it; give it a name= to store its runs (on the command "
@@ -307,6 +309,7 @@ def _seconds_per_look(job: Job, batch: int) -> float:
     with undisturbed(job.lent.model, job.lent.device):
         for _ in range(2):
             since = time.perf_counter()
-            queries.look(x, lambda logits: logits.sum(dim=1))
+            seen = queries.look(x, lambda logits: logits.sum(dim=1))
+            (seen.logits if seen.grad is None else seen.grad).sum().item()  # a GPU answers before it is done
             best = min(best, time.perf_counter() - since)
     return best / len(labels)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tmifpe.attacks.frozen import device_of, dtype_of, frozen
-from tmifpe.core.errors import InputError, shown
+from tmifpe.core.errors import InputError, first_line, shown
 from tmifpe.core.numerics import compute_dtype
 from tmifpe.core.types import Model
 from tmifpe.evaluation.spec import PRECISIONS, get_precision
@@ -57,12 +57,12 @@ def pick_device(name: str | torch.device) -> torch.device:
     """`auto` is CUDA, then Apple's MPS, then the CPU; anything else as torch spells it."""
     if name == "auto":
         if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+            return pick_device("cuda")
+        return pick_device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
-        device = torch.device(name)
-        (torch.zeros(1, device=device) + 1).item()  # the meta device, say, makes tensors but holds no values
+        tried = torch.zeros(1, device=torch.device(name)) + 1
+        tried.item()  # the meta device, say, makes tensors but holds no values
     except Exception as error:  # every backend fails in its own way
-        reason = str(error).split("\n", 1)[0][:200]
+        reason = first_line(error)
         raise InputError(f"device {shown(str(name))} cannot be used here: {reason}") from error
-    return device
+    return tried.device  # "cuda" has become "cuda:0", as tensors call it: equal to where a model there says it is

@@ -54,7 +54,7 @@ class Network:
     def forward(self, x: Tensor) -> tuple[Tensor, Backward]:
         """Detached logits in `dtype`, and the way back."""
         with torch.enable_grad():
-            leaf = x.detach().to(self.device).to(self.dtype).to(self.layers).requires_grad_()
+            leaf = x.detach().to(self.dtype).to(self.device, self.layers).requires_grad_()
             output = as_logits(self.model(leaf), len(leaf))
 
         def back(weights: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def _real(stack: ExitStack, model: Model, precision: str, home: torch.device, sa
     try:
         lent = stack.enter_context(lend(model, precision, device))
         network = Network(lent.model, precision, dtype, dtype, device)
-        output = as_logits(lent.model(sample.to(device).to(dtype)), len(sample))
+        output = as_logits(lent.model(sample.to(dtype).to(device)), len(sample))
         if output.dtype != dtype:  # a layer, or the callable itself, casts to a dtype of its own
             return None
         logits, back = network.forward(sample)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tmifpe.attacks.queries import Queries
 from tmifpe.core import numerics
-from tmifpe.evaluation.draws import own_draws, seed_draws
+from tmifpe.evaluation.draws import seed_draws, undisturbed
 from tmifpe.evaluation.outcomes import Outcomes
 from tmifpe.evaluation.sample import read
 from tmifpe.evaluation.shard import Job
@@ -30,7 +30,7 @@ def reread(job: Job, shard: int, outcomes: Outcomes, adv: Tensor, repeats: int) 
     labels, targets = (torch.from_numpy(column.astype(np.int64)).to(device) for column in (table.label, table.target))
     queries = Queries(job.lent.model, job.lent.dtype)
     robust = np.zeros(repeats, dtype=np.int64)
-    with own_draws(device):
+    with undisturbed(job.lent.model, device):
         for draw in range(repeats if len(rows) else 0):
             seed_draws(device, job.seed, shard, draw)
             logits = read(queries, points, job.batch_size)

@@ -48,7 +48,8 @@ class Result:
     """The answer to a `RunSpec`. Accuracies and the interval are fractions in [0, 1].
 
     `robust_accuracy` is the share of all examples that are classified correctly and withstood every attack.
-    Targeted: examples left out (predicted or labelled as their target to begin with) are not counted in `n`.
+    Targeted: examples left out (predicted or labelled as their target to begin with) are not counted in `n` and the
+    robust accuracy; the clean accuracy is that of all examples, whatever the question.
     """
 
     spec: RunSpec
@@ -165,7 +166,8 @@ class Result:
 
     def per_class(self) -> dict[int, tuple[int, int, int]]:
         """For every label: examples, correct ones, robust ones."""
-        labels, table = np.unique(self.outcomes.label), self.outcomes
+        table = self.outcomes.take(self.outcomes.counted)
+        labels = np.unique(table.label)
         return {
             int(c): (int((m := table.label == c).sum()), int(table.correct[m].sum()), int(table.robust[m].sum()))
             for c in labels

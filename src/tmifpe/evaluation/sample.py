@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LARGEST", "Sample", "climbing", "draw_sample", "read", "share"]
+__all__ = ["LARGEST", "Sample", "change_of", "climbing", "draw_sample", "read", "share"]
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from tmifpe.attacks.loop import Attack
 from tmifpe.attacks.queries import Objective, Queries
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
+from tmifpe.evaluation.lend import Lent
 from tmifpe.evaluation.shard import Job, fetch_rows, targets_of
 
 LARGEST = 64
@@ -95,6 +96,16 @@ def read(queries: Queries, x: Tensor, batch_size: int) -> Tensor:
     """Logits of x (n, ...) in batches, in at least float32."""
     logits = torch.cat([queries.logits(part) for part in x.split(batch_size)])
     return logits.to(numerics.compute_dtype(logits.dtype))
+
+
+def change_of(one: Tensor, other: Tensor, lent: Lent) -> Tensor:
+    """How far each row of logits moved, in units of what rounding in a deep network may explain."""
+    tf32 = lent.device.type == "cuda" and lent.dtype == torch.float32
+    eps = 2.0**-10 if tf32 else torch.finfo(lent.dtype).eps  # convolutions on CUDA keep 10 digits by default
+    size = torch.maximum(one.abs().amax(dim=1), other.abs().amax(dim=1)).clamp(min=torch.finfo(one.dtype).tiny)
+    # eps^(2/3): 2.4e-5 in float32, 4e-2 in bfloat16; errors grow with depth, but never to that share.
+    moved = (one - other).abs().amax(dim=1) / (eps ** (2 / 3) * size)
+    return torch.nan_to_num(moved, nan=0.0)
 
 
 def share(mask: Tensor | np.ndarray) -> float:

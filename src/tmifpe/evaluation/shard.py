@@ -76,9 +76,9 @@ def _run_shard(job: Job, shard: int, positions: range, tick: Callable[[int, int]
     outcomes.label[:] = labels.cpu().numpy()
     predictions = logits.argmax(dim=1)
     outcomes.clean_pred[:] = outcomes.adv_pred[:] = predictions.cpu().numpy()
-    outcomes.margin[:] = numerics.margin(logits, labels).cpu().double().numpy()
 
     targets = targets_of(job, positions, logits, labels, indices)
+    outcomes.margin[:] = numerics.margin(logits, labels, targets).cpu().double().numpy()
     open_rows = predictions == labels
     if targets is not None:
         outcomes.target[:] = targets.cpu().numpy()
@@ -158,21 +158,26 @@ def _attack(
             verdicts = attack.verdicts(part, queries, loop)
         else:
             verdicts = run(attack, part, queries, loop)
-        adv[rows] = verdicts.adv
-        _note(job, outcomes, rows.cpu().numpy(), part, verdicts, stage)
+        best = torch.from_numpy(_note(job, outcomes, rows.cpu().numpy(), part, verdicts, stage)).to(rows.device)
+        adv[rows[best]] = verdicts.adv[best]
         broken += int(verdicts.fooled.sum())
         open_rows[rows[verdicts.fooled]] = False
     return adv
 
 
-def _note(job: Job, outcomes: Outcomes, rows: NDArray[np.int64], part: Problem, verdicts: Verdicts, stage: int) -> None:
-    fooled = verdicts.fooled.cpu().numpy()
+def _note(
+    job: Job, outcomes: Outcomes, rows: NDArray[np.int64], part: Problem, verdicts: Verdicts, stage: int
+) -> NDArray[np.bool_]:
+    """Fill in what this attack found; returns whose point is the best so far: a later attack may be the weaker."""
+    fooled, margin = verdicts.fooled.cpu().numpy(), verdicts.margin.cpu().double().numpy()
+    best = fooled | (margin > outcomes.margin[rows]) | (stage == 0)
     outcomes.fooled[rows] = fooled
     outcomes.stage[rows[fooled]] = stage
-    outcomes.adv_pred[rows] = verdicts.prediction.cpu().numpy()
     outcomes.steps_used[rows] += verdicts.steps.cpu().numpy().astype(np.int32)
-    outcomes.margin[rows] = verdicts.margin.cpu().double().numpy()
-    outcomes.size[rows] = get_norm(job.threat.norm).size(verdicts.adv - part.x).cpu().double().numpy()
+    outcomes.adv_pred[rows[best]] = verdicts.prediction.cpu().numpy()[best]
+    outcomes.margin[rows[best]] = margin[best]
+    size = get_norm(job.threat.norm).size(verdicts.adv - part.x).cpu().double().numpy()
+    outcomes.size[rows[best]] = size[best]
     zero, looks = verdicts.zero_grad.cpu().numpy(), np.maximum(verdicts.steps.cpu().numpy(), 1)
     before = outcomes.marks[rows]
     always = (zero >= looks) & ((before & Mark.ZERO_GRADIENT != 0) | (stage == 0))
@@ -184,6 +189,7 @@ def _note(job: Job, outcomes: Outcomes, rows: NDArray[np.int64], part: Problem, 
         | np.where(always, Mark.ZERO_GRADIENT, np.where(ever, Mark.SOME_ZERO_GRADIENTS, 0))
         | np.where(rising, Mark.RISING, 0)
     )
+    return best
 
 
 def _ask_second(

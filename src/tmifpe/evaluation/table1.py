@@ -152,8 +152,8 @@ def _below_spread(row: Row, comparison: Comparison) -> str:
     """The paper's differences against what the seed alone does."""
     if comparison.spread is None:
         return ""
-    named = {parse(name)[0]: printed_value(row, name) for name in comparison.results}
-    losses = {name: value for name, value in named.items() if value is not None and name != "autoattack"}
+    named = [(parse(name)[0], printed_value(row, name)) for name in comparison.results]  # GAMA may stand there twice
+    losses = {name: value for name, value in named if value is not None and name != "autoattack"}
     gaps = [abs(a - b) for a, b in itertools.combinations(losses.values(), 2)]
     spread = 100 * comparison.spread
     below = sum(gap <= spread for gap in gaps)

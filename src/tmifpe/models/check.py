@@ -7,7 +7,7 @@ __all__ = ["check_compatible", "count_classes"]
 import torch
 from torch import Tensor, nn
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, first_line
 from tmifpe.core.types import Classifier, Data, Model
 
 
@@ -50,7 +50,7 @@ def count_classes(model: Model, shape: tuple[int, ...], name: str) -> int:
     except InputError:
         raise
     except Exception as error:  # any network may fail in any way on a shape it was not made for
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        first = first_line(error)
         raise InputError(f"{name} does not take images of shape {_times(shape)}: {first}") from error
     if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != 2:
         got = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__

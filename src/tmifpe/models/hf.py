@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, first_line
 from tmifpe.core.torchvision_repair import import_extra
 from tmifpe.models.source import Asked, Loaded
 from tmifpe.models.weights import load_weights
@@ -43,7 +43,7 @@ def hf(asked: Asked) -> Loaded:
             config = transformers.AutoConfig.from_pretrained(asked.where, trust_remote_code=False)
             network = auto.from_config(config, trust_remote_code=False)
     except Exception as error:  # no network, no such name, not an image classifier
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        first = first_line(error)
         raise InputError(
             f"cannot load hf:{asked.where} (an image classifier in a folder, in the cache or on the hub): {first}"
         ) from error

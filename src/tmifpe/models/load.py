@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tmifpe.core.errors import InputError, did_you_mean
+from tmifpe.core.errors import InputError, did_you_mean, first_line
 from tmifpe.core.types import Classifier
 from tmifpe.models.catalogue import MODELS, SUFFIXES
 from tmifpe.models.check import count_classes
@@ -90,5 +90,5 @@ def _move(module: nn.Module, device: str) -> nn.Module:
     try:
         return module.to(torch.device(device))
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        first = (str(error).splitlines() or [""])[0]
+        first = first_line(error)
         raise InputError(f"cannot use device {device!r}: {first}") from error

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, first_line
 from tmifpe.core.hashing import hash_file
 from tmifpe.core.torchvision_repair import import_extra
 from tmifpe.models.fixed_batch import FixedBatch
@@ -92,7 +92,7 @@ def _read(onnx: Any, path: Path) -> Any:
     except InputError:
         raise
     except Exception as error:  # protobuf, checker and file errors have no common base
-        raise InputError(f"{path} is not a readable ONNX file: {_first_line(error)}") from error
+        raise InputError(f"{path} is not a readable ONNX file: {first_line(error)}") from error
     images, outputs = _inputs(model), model.graph.output
     if len(images) != 1 or len(outputs) != 1:
         raise InputError(f"{path} has {len(images)} inputs and {len(outputs)} outputs; a classifier has one of each")
@@ -105,7 +105,7 @@ def _convert(onnx2torch: Any, model: Any, path: Path) -> nn.Module:
     try:
         return onnx2torch.convert(plain_names(copy)).eval()
     except Exception as error:  # an operator it does not know, or a graph it cannot follow
-        raise InputError(f"onnx2torch cannot convert {path}: {_first_line(error)}") from error
+        raise InputError(f"onnx2torch cannot convert {path}: {first_line(error)}") from error
 
 
 def _agree(first: nn.Module, second: nn.Module, shape: tuple[int, ...]) -> bool:
@@ -146,7 +146,3 @@ def _image_shape(model: Any, path: Path) -> tuple[int, int, int] | None:
     if len(known) != 3:
         raise InputError(f"{path} takes inputs of shape {tuple(known)}, not images of shape (C, H, W)")
     return (known[0], known[1], known[2])
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

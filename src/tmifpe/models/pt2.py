@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, first_line
 from tmifpe.core.hashing import hash_file
 from tmifpe.models.archive import packed
 from tmifpe.models.fixed_batch import FixedBatch
@@ -42,7 +42,7 @@ def pt2(asked: Asked) -> Loaded:
         program = torch.export.load(packed(entries))
         module: nn.Module = Exported(program.module())
     except Exception as error:  # a damaged or foreign archive can fail anywhere inside torch
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        first = first_line(error)
         raise InputError(f"{path} is not a program of torch.export that this torch can read: {first}") from error
     sizes = _input_sizes(program)
     if len(sizes) != 4:

@@ -21,6 +21,7 @@ import torch
 
 from tmifpe.core.errors import InputError
 from tmifpe.models.archive import check_unpacked, read_archive
+from tmifpe.models.weights import check_torch
 
 # The entries that torch writes, since 2.8 and before; a name that is not here is not let through.
 _ENTRY = re.compile(
@@ -66,6 +67,7 @@ def _screen_entry(name: str, content: bytes, path: Path) -> None:
     if _ENTRY.fullmatch(name) is None:
         raise InputError(f"{path} contains {name[:80]!r}, which no tensor or graph is named, and is not loaded")
     if name.endswith(".pt") and content:
+        check_torch(f"{path}: {name}")
         check_unpacked(io.BytesIO(content), len(content), f"{path}: {name}")
         try:
             torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

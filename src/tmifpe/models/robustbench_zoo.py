@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from tmifpe.core.errors import InputError, did_you_mean
+from tmifpe.core.errors import InputError, did_you_mean, first_line
 from tmifpe.core.torchvision_repair import import_extra
 from tmifpe.models.source import Asked, Loaded
 from tmifpe.models.weights import check_weights_only
@@ -127,5 +127,5 @@ def _load(utils: Any, name: str, folder: Path, dataset: str, threat: str) -> nn.
         with contextlib.redirect_stdout(io.StringIO()):
             return utils.load_model(name, model_dir=folder, dataset=dataset, threat_model=threat)
     except Exception as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        first = first_line(error)
         raise InputError(f"RobustBench cannot load {dataset}/{threat}/{name}: {first}") from error

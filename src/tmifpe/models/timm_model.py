@@ -6,7 +6,7 @@ __all__ = ["timm_model"]
 
 from typing import Any
 
-from tmifpe.core.errors import InputError, did_you_mean
+from tmifpe.core.errors import InputError, did_you_mean, first_line
 from tmifpe.core.options import parse, spell
 from tmifpe.core.torchvision_repair import import_extra
 from tmifpe.models.source import Asked, Loaded
@@ -73,7 +73,7 @@ def _create(timm: Any, name: str, pretrained: bool, options: dict[str, Any]) -> 
             fixed = {option: value for option, value in options.items() if option != "img_size"}
             return timm.create_model(name, pretrained=pretrained, **fixed)
     except Exception as error:  # no network, no such weights, an option the network does not know
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        first = first_line(error)
         if pretrained:
             raise InputError(
                 f"the pretrained weights of timm:{name} are not in the cache and could not be fetched; download them "

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, first_line
 from tmifpe.core.hashing import hash_file
 from tmifpe.models.archive import packed, read_archive
 from tmifpe.models.source import Asked, Loaded, existing, own_weights_only
@@ -41,7 +41,7 @@ def torchscript(asked: Asked) -> Loaded:
             warnings.filterwarnings("ignore", message=".*torch.jit.load.*", category=DeprecationWarning)
             module = torch.jit.load(packed(entries), map_location="cpu")
     except Exception as error:  # a damaged archive can fail anywhere inside torch
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        first = first_line(error)
         raise InputError(f"{path} is a damaged TorchScript file: {first}") from error
     if not all(_in_bounds(tensor) for tensor in (*module.parameters(), *module.buffers())):
         raise InputError(f"{path} is a damaged TorchScript file: a tensor is larger than its data")

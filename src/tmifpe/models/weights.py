@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["check_weights_only", "load_weights", "read_weights"]
+__all__ = ["check_torch", "check_weights_only", "load_weights", "read_weights"]
 
 import pickle
 from collections.abc import Mapping
@@ -63,6 +63,15 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     return state
 
 
+def check_torch(file: str) -> None:
+    """`InputError` if this torch could be made to run code by a file, even if told to read tensors only."""
+    if torch.__version__ < _SAFE_TORCH:
+        raise InputError(
+            f"{file} is not read: before torch {_SAFE_TORCH} even weights_only could run code out of such a file "
+            "(CVE-2025-32434); upgrade torch or use safetensors"
+        )
+
+
 def check_weights_only(path: Path) -> None:
     """`InputError` unless torch can read the file without running anything, whatever tensors it holds."""
     _read_torch(path)
@@ -86,11 +95,7 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
 
 
 def _read_torch(file: Path) -> Any:
-    if torch.__version__ < _SAFE_TORCH:
-        raise InputError(
-            f"{file} is not read: before torch {_SAFE_TORCH} even weights_only could run code out of such a file "
-            "(CVE-2025-32434); upgrade torch or use safetensors"
-        )
+    check_torch(str(file))
     check_unpacked(file, file.stat().st_size, str(file))
     try:
         return torch.load(file, map_location="cpu", weights_only=True)

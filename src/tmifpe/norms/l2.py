@@ -85,10 +85,10 @@ def _into_ball(adv: Tensor, x: Tensor, threat: Threat) -> Tensor:
             break
         s = torch.maximum(s, grown)
     point = (x + _column(s, x) * (adv - x)).clamp(threat.low, threat.high)
-    # Rounding may leave the point an ulp outside: shrink towards x, which stays inside the box.
+    # Rounding may leave the point an ulp outside: shrink towards x, and clip again, as this rounds too.
     size = row_norm(point - x)
     shrink = torch.where(size > threat.eps, threat.eps / size, torch.ones_like(size))
-    return x + _column(shrink, x) * (point - x)
+    return (x + _column(shrink, x) * (point - x)).clamp_(threat.low, threat.high)
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["TEST", "markdown", "significance", "time_ratio"]
+__all__ = ["TEST", "markdown", "significance", "spread", "time_ratio"]
 
 import itertools
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ def markdown(plain: dict[str, Any]) -> str:
     seeds = f"seed{'s' if many else ''} {', '.join(map(str, plain['seeds']))}"
     said = [
         f"{first['n']} images, clean {_percent(plain['clean_accuracy'])}, {threat}, {seeds}.",
-        _spread(plain),
-        significance(plain["pairs"]),
+        spread(plain),
+        significance(plain["pairs"], plain["seeds"]),
         time_ratio({name: column["seconds"] for name, column in columns.items()}),
         _flags(columns),
     ]
@@ -45,7 +45,8 @@ def time_ratio(seconds: dict[str, float]) -> str:
     return f"AutoAttack took {ratio:.0f} times as long as PGD with T-MIFPE."
 
 
-def _spread(plain: dict[str, Any]) -> str:
+def spread(plain: dict[str, Any]) -> str:
+    """How far the seed alone moves a number, beside how far the losses lie apart, in one sentence."""
     if plain["spread"] is None:
         return ""
     means = [column["mean"] for column in plain["losses"].values()]
@@ -57,16 +58,17 @@ def _spread(plain: dict[str, Any]) -> str:
     )
 
 
-def significance(pairs: Sequence[dict[str, Any]]) -> str:
-    """Which columns differ by more than chance, in one sentence."""
+def significance(pairs: Sequence[dict[str, Any]], seeds: Sequence[int]) -> str:
+    """Which columns differ by more than chance, in one sentence; of several seeds the first is tested."""
+    test = f"{TEST}, seed {seeds[0]}" if len(seeds) > 1 else TEST
     real = [f"{pair['first']} / {pair['second']} (p = {pair['adjusted']:.2g})" for pair in pairs if pair["differs"]]
     if not pairs:
         return ""
     if not real:
-        return f"No two columns differ by more than chance ({TEST})."
+        return f"No two columns differ by more than chance ({test})."
     rest = len(pairs) - len(real)
     more = f"; the other {rest} pairs may be chance" if rest else ""
-    return f"More than chance ({TEST}): {', '.join(real)}{more}."
+    return f"More than chance ({test}): {', '.join(real)}{more}."
 
 
 def _flags(columns: dict[str, Any]) -> str:

@@ -53,7 +53,7 @@ def _block(row: dict[str, Any]) -> str:
     seeds = ", ".join(str(seed) for seed in row["seeds"])
     said = f"{row['n']} images, seed{'s' if many else ''} {seeds}."
     seconds = {name: sum(column["seconds"]) / len(column["seconds"]) for name, column in row["columns"].items()}
-    notes = [said, *row["remarks"], significance(row["pairs"]), time_ratio(seconds)]
+    notes = [said, *row["remarks"], significance(row["pairs"], row["seeds"]), time_ratio(seconds)]
     notes += [f"Note: {row['note']}."] if row["note"] else []
     return f"### {heading(row)}\n\n" + "\n".join(lines) + "\n\n" + " ".join(note for note in notes if note)
 

@@ -38,7 +38,9 @@ def repair(folder: Path) -> Repaired:
         raise StoreError(f"there is no run store at {folder}")
     with explained(folder), ExitStack() as held:
         found = list(attempts_on_disk(folder))
-        for key in sorted({key for key, _ in found}):
+        # Also of runs that have no shard yet: whoever writes to the database must not lose it from under the feet.
+        running = {path.stem for path in (folder / "locks").glob("*.lock")}
+        for key in sorted({key for key, _ in found} | running):
             lock = RunLock(folder / "locks" / f"{key}.lock")
             lock.acquire()
             held.callback(lock.release)
