@@ -87,6 +87,7 @@ BESIDE = {
     "MNIST LeNet5, ℓ∞ 0.3": "compare-mnist-lenet5-autoattack",
     "MNIST Fast AT, ℓ∞ 0.3": "table1-mnist-fast-autoattack",
     "CIFAR-10 resnet4b, ℓ2 0.25": "l2-cifar10-resnet4b",
+    "CIFAR-10 resnet2b, ℓ2 0.25": "l2-cifar10-resnet2b",
     "CIFAR-10 ResNet-18, ℓ2 0.25": "l2-cifar10-resnet18",
     "MNIST Fast AT, ℓ2 2.0": "l2-mnist-fast",
 }
