@@ -89,6 +89,8 @@ def test_hf_splits(tmp_path: Path) -> None:
     assert len(load_data(f"hf:{tmp_path / 'both'}:train")) == 4
     with pytest.raises(InputError, match="train, validation"):
         load_data(f"hf:{tmp_path / 'both'}:test")
+    with pytest.raises(InputError, match="without a split 'test'"):
+        load_data(f"hf:{tmp_path / 'saved'}:test")
     one.remove_columns("label").save_to_disk(str(tmp_path / "nolabel"))
     with pytest.raises(InputError, match="an image and a label"):
         load_data(f"hf:{tmp_path / 'nolabel'}")

@@ -128,6 +128,14 @@ def test_hf_without_processor_says_so(tmp_path: Path) -> None:
     assert "--mean" in classifier.notes[0]
 
 
+def test_hf_without_a_trained_head_is_refused(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    save_hf(tmp_path / "a")
+    transformers.ViTForImageClassification.from_pretrained(tmp_path / "a").vit.save_pretrained(tmp_path / "b")
+    with pytest.raises(InputError, match="lacks classifier"):
+        load_model(f"hf:{tmp_path / 'b'}")
+
+
 def test_hf_folder_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError, match="cannot load hf:"):

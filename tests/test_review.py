@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -329,3 +330,129 @@ def test_gama_shortens_its_steps_on_time_however_a_share_is_rounded():
     sizes = get_schedule("drops")(by_reciprocal)
     assert (sizes > 0.5).sum() == 60
     assert (sizes > 0.05).sum() == 85
+
+
+class Shifting(nn.Module):
+    """Changes its input in place, behind autograd's back."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        with torch.no_grad():
+            x.add_(0.1)
+        return self.inner(x)
+
+
+def test_a_model_that_changes_its_input_is_refused(digits):
+    model, x, y = digits
+    with pytest.raises(InputError, match="in place"):
+        tmifpe.evaluate(Shifting(model), (x.clone(), y), THREAT, PGD(steps=2), checks=False)
+
+
+FAILING = """
+import torch
+class Failing(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 10)
+    def forward(self, x):
+        if {when}:
+            {what}
+        return self.layer(x.flatten(1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "what"),
+    [
+        ("x.requires_grad", "raise RuntimeError('no gradients')"),
+        ("len(x) > 2", "raise KeyError('small batches only')"),
+        ("len(x) > 2", "raise SystemExit('bye')"),
+        ("x.requires_grad", "x = x.mul_(2)"),
+    ],
+)
+def test_a_model_that_fails_on_the_way_is_one_sentence(tmp_path, when, what):
+    (tmp_path / "m.py").write_text(FAILING.format(when=when, what=what))
+    for verb in (["evaluate"], ["compare", "--losses", "ce"]):
+        told = CliRunner().invoke(
+            app, [*verb, f"{tmp_path / 'm.py'}:Failing", "--limit", "8", "--steps", "2", "--no-store"]
+        )
+        assert told.exit_code == 2, told.output
+        assert "the model failed on" in told.output
+        assert "Traceback" not in told.output
+
+
+def test_names_that_stand_alone_take_nothing_after_a_colon():
+    with pytest.raises(InputError, match="nothing after a colon"):
+        tmifpe.load_model("digits-robust:mine.safetensors")
+    with pytest.raises(InputError, match=r"m\.py:FUNCTION"):
+        tmifpe.load_model("m.py")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        (
+            "class M(torch.nn.Module):\n"
+            "        def __init__(s):\n            super().__init__(); s.nets = [net]\n"
+            "        def forward(s, x): return s.nets[0](x.flatten(1))\n"
+            "    return M()"
+        ),
+        "nets = {'a': [net]}\n    return lambda x: nets['a'][0](x.flatten(1))",
+        "inner = lambda x: net(x.flatten(1))\n    return lambda x: inner(x)",
+        (
+            "class P:\n        def __init__(s): s.nets = [net]\n"
+            "        def go(s, x): return s.nets[0](x.flatten(1))\n    return P().go"
+        ),
+    ],
+)
+def test_networks_out_of_torch_s_sight_still_tell_models_apart(tmp_path, body):
+    (tmp_path / "fac.py").write_text(
+        "import torch\nfrom pathlib import Path\n"
+        "def build():\n"
+        "    net = torch.nn.Linear(64, 10)\n"
+        "    net.load_state_dict(torch.load(Path(__file__).parent / 'net.pt', weights_only=True))\n"
+        f"    {body}\n"
+    )
+    names = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        torch.save(nn.Linear(64, 10).state_dict(), tmp_path / "net.pt")
+        names.append(tmifpe.load_model(f"{tmp_path / 'fac.py'}:build").identity)
+    assert names[0] == names[1] != names[2]
+
+
+def test_a_class_folder_without_images_is_named(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        image.new("L", (8, 8)).save(tmp_path / name / "x.png")
+    (tmp_path / "a" / "._x.png").write_bytes(b"resource fork")
+    assert len(tmifpe.load_data(f"imagefolder:{tmp_path}")) == 2
+    (tmp_path / "__MACOSX").mkdir()
+    with pytest.raises(InputError, match="__MACOSX"):
+        tmifpe.load_data(f"imagefolder:{tmp_path}")
+
+
+def test_results_say_where_they_come_from_and_what_the_source_noted(tmp_path):
+    model = tmifpe.load_model("digits-robust")
+    noted = replace(model, notes=("states no normalisation",))
+    data = tmifpe.load_data("digits", limit=4)
+    result = tmifpe.evaluate(noted, data, THREAT, PGD(steps=1))
+    assert result.to_json()["notes"] == ["states no normalisation"]
+    assert result.to_json()["key"] is None  # nothing was hashed
+    words = ["evaluate", "digits-robust", "--limit", "4", "--steps", "1", "--store", str(tmp_path), "--json"]
+    told = json.loads(CliRunner().invoke(app, [*words, "--targets", "second"]).stdout)
+    assert told["key"]
+    assert {"command", "versions", "machine"} <= set(told)
+    (row,) = json.loads(CliRunner().invoke(app, ["runs", "list", "--store", str(tmp_path), "--json"]).stdout)["runs"]
+    assert row["targets"] == "second"
+    assert row["precision"] == "fp32"
+
+
+def test_an_empty_choice_of_rows_is_not_every_row():
+    told = CliRunner().invoke(app, ["table1", "--rows", ","])
+    assert told.exit_code == 2
+    assert "--rows is empty" in told.output

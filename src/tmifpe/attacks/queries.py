@@ -4,14 +4,15 @@ from __future__ import annotations
 
 __all__ = ["Evaluated", "Objective", "Queries", "Tally", "as_logits"]
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, ModelError, first_line, is_out_of_memory
 from tmifpe.core.types import Model
 
 Objective: TypeAlias = Callable[[Tensor], Tensor]
@@ -73,14 +74,37 @@ class Queries:
             logits = self._ask(leaf)
             if not logits.requires_grad:
                 return logits, torch.zeros_like(x)
-            found = torch.autograd.grad(objective(logits).sum(), leaf, allow_unused=True)
+            total = objective(logits).sum()
+            with _failing_clearly(len(x)):
+                found = torch.autograd.grad(total, leaf, allow_unused=True)
             grad = cast("Tensor | None", found[0])
         self.tally.backwards += len(x)
         return logits.detach(), torch.zeros_like(x) if grad is None else grad
 
     def _ask(self, x: Tensor) -> Tensor:
         self.tally.forwards += len(x)
-        return as_logits(self.model(x if self.dtype is None else x.to(self.dtype)), len(x))
+        given = x if self.dtype is None else x.to(self.dtype)
+        before = given._version
+        with _failing_clearly(len(x)):
+            output = self.model(given)
+        if given._version != before:  # the attack would go on from another image than it chose
+            raise ModelError(
+                "the model changes the images that it is given, in place; let it work on a copy (x.clone())"
+            )
+        return as_logits(output, len(x))
+
+
+@contextmanager
+def _failing_clearly(n: int) -> Iterator[None]:
+    """The model is the user's code, and may fail in any way; that is said in one sentence."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        if is_out_of_memory(error):
+            raise
+        raise ModelError(f"the model failed on {n} images: {type(error).__name__}: {first_line(error)}") from error
 
 
 def as_logits(output: object, n: int) -> Tensor:

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from tmifpe.cli.options import with_options
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, first_line, is_out_of_memory
 from tmifpe.version import __version__
 
 
@@ -35,10 +35,7 @@ class _Group(TyperGroup):
 
 def _out_of_memory(error: BaseException) -> str | None:
     """What to do when memory runs out; None for any other error, which is ours to explain."""
-    kind, text = type(error).__name__, str(error)
-    if kind in ("MemoryError", "OutOfMemoryError") or "can't allocate memory" in text or "out of memory" in text:
-        return f"out of memory: try a smaller --batch-size ({text.partition(chr(10))[0][:200] or kind})"
-    return None
+    return f"out of memory: try a smaller --batch-size ({first_line(error)})" if is_out_of_memory(error) else None
 
 
 app = typer.Typer(

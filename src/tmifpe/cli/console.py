@@ -124,6 +124,8 @@ def result_table(result: Result) -> Table:
         rows.append(("from the store", f"{result.resumed} examples"))
     for name, text in rows:
         table.add_row(name, text)
+    for note in result.notes:
+        table.add_row("note", plain(note))
     for flag in result.flags:
         table.add_row(f"[yellow]flag: {plain(flag.name)}[/yellow]", plain(f"{flag.seen} {flag.advice}"))
     return table

@@ -34,6 +34,7 @@ def evaluate(
     import tmifpe
     from tmifpe.cli import console, sources
     from tmifpe.cli.interrupt import interruptible
+    from tmifpe.cli.provenance import provenance
     from tmifpe.core.errors import InputError
     from tmifpe.evaluation.column import column_attack
     from tmifpe.evaluation.store.export import adv_file
@@ -59,7 +60,7 @@ def evaluate(
     if junit is not None:
         sources.write_file(junit, junit_xml(result, fail_below, trust.strict).encode())
     if json:
-        console.print_json(result.to_json())
+        console.print_json(provenance(device) | result.to_json())
     else:
         Console().print(console.result_table(result))
     if fail_below is not None and result.robust_accuracy < fail_below:

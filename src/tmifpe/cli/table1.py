@@ -61,6 +61,8 @@ def table1(
     from tmifpe.evaluation.paper_rows import choose_rows
     from tmifpe.evaluation.table1 import measure_row
 
+    if rows is not None and not split_list(rows):
+        raise InputError("--rows is empty; leave it out to measure every row, which takes many hours")
     chosen = choose_rows(split_list(rows) if rows is not None else [])
     columns = [*split_list(losses), *(["autoattack"] if with_autoattack else [])]
     columns = _checked(list(dict.fromkeys(columns)), steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["InputError", "MissingExtra", "did_you_mean", "first_line", "shown"]
+__all__ = ["InputError", "MissingExtra", "ModelError", "did_you_mean", "first_line", "is_out_of_memory", "shown"]
 
 import difflib
 from collections.abc import Iterable
@@ -16,6 +16,10 @@ class InputError(ValueError):
     def __init__(self, text: str = "") -> None:
         # A name or a library's message may be a page long; the sentence around it is what matters.
         super().__init__(text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 4 :]}")
+
+
+class ModelError(InputError):
+    """The model failed when it was asked; the cause is its own error."""
 
 
 class MissingExtra(InputError):
@@ -40,6 +44,16 @@ def first_line(error: BaseException) -> str:
     'no such file'
     """
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, which a smaller batch mends, on any device.
+
+    >>> is_out_of_memory(MemoryError()), is_out_of_memory(ValueError("no"))
+    (True, False)
+    """
+    kind, text = type(error).__name__, str(error)
+    return kind in ("MemoryError", "OutOfMemoryError") or "can't allocate memory" in text or "out of memory" in text
 
 
 def shown(value: object, most: int = 80) -> str:

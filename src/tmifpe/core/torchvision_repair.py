@@ -10,16 +10,20 @@ import has failed in exactly that way.
 
 from __future__ import annotations
 
-__all__ = ["heal_torchvision", "import_extra"]
+__all__ = ["heal_torchvision", "healed", "import_extra"]
 
 import importlib
 import importlib.util
 import warnings
+from collections.abc import Callable
 from types import ModuleType
+from typing import TypeVar
 
 import torch
 
 from tmifpe.core.errors import MissingExtra
+
+T = TypeVar("T")
 
 _SYMPTOM = "operator torchvision::nms does not exist"
 _SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
@@ -45,6 +49,17 @@ def heal_torchvision() -> None:
             _quiet_import("torchvision")
     except ImportError:
         return
+
+
+def healed(action: Callable[[], T]) -> T:
+    """The result of `action`, tried once more after healing torchvision if it fails by the trap."""
+    try:
+        return action()
+    except RuntimeError as error:
+        if _SYMPTOM not in str(error):
+            raise
+    heal_torchvision()
+    return action()
 
 
 def import_extra(module: str, what: str, extra: str, *, uses_torchvision: bool = False) -> ModuleType:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tmifpe.core.errors import InputError, MissingExtra
+from tmifpe.core.errors import InputError, MissingExtra, shown
 from tmifpe.core.hashing import digest
 from tmifpe.core.types import Data
 from tmifpe.data.arrays import LazyData
@@ -67,9 +67,13 @@ def _folder(where: str, source: str, transform: Callable[[Any], Any], classes: i
             f"{source} needs {classes} class folders in {root} for labels to be ImageNet's, found {len(folders)}; "
             "for classes of your own use imagefolder:DIR"
         )
-    files = [(path, label) for label, folder in enumerate(folders) for path in _images(folder)]
+    found = [_images(folder) for folder in folders]
+    files = [(path, label) for label, paths in enumerate(found) for path in paths]
     if not files:
         raise InputError(f"{root} has no images in class folders (DIR/class/image.png)")
+    empty = [folder.name for folder, paths in zip(folders, found, strict=True) if not paths]
+    if empty and classes is None:  # it would count as a class, and shift the labels of those after it
+        raise InputError(f"the class folder {shown(empty[0])} of {root} has no images; remove it, or fill it")
     names = [path.relative_to(root).as_posix() for path, _ in files]
     stamp = digest(
         [
@@ -89,7 +93,11 @@ def _folder(where: str, source: str, transform: Callable[[Any], Any], classes: i
 
 
 def _images(folder: Path) -> list[Path]:
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
+    found = (
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in _SUFFIXES and path.is_file() and path.name[0] != "."
+    )
     return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
 
 

@@ -47,6 +47,8 @@ def _load(datasets: Any, name: str, split: str) -> Any:
             f"cannot load the dataset hf:{name} (a folder, in the cache or on the hub): {first}"
         ) from error
     if not isinstance(loaded, dict):
+        if split and split != str(getattr(loaded, "split", None)):
+            raise InputError(f"hf:{name} holds one set without a split {split!r}; leave out :{split}")
         return loaded
     wanted = [split] if split else [known for known in _SPLITS if known in loaded]
     if not wanted or wanted[0] not in loaded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["load_data"]
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Data
@@ -18,6 +19,8 @@ def load_data(text: str, *, indices: Sequence[int | str] | None = None, limit: i
     >>> load_data("digits", limit=3).indices
     [0, 1, 2]
     """
+    if isinstance(text, Path):
+        raise InputError(f"{text} may be data of any kind: say which, as in 'npz:{text}'")
     scheme, _, where = text.strip().partition(":")
     data = DATA.get(scheme)(where)
     if indices is not None:

@@ -7,7 +7,7 @@ __all__ = ["Comparison", "Pair", "compare", "holm", "mcnemar"]
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,7 @@ class Comparison:
         values = self.accuracies(loss)
         first = self.results[loss][0]
         return first.to_json() | {
+            "flags": [asdict(flag) for flag in {f.name: f for run in self.results[loss] for f in run.flags}.values()],
             "robust_accuracies": values,
             "mean": self.mean(loss),
             "mean_interval": list(self.interval(loss)),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tmifpe.attacks.queries import Queries
-from tmifpe.core.errors import InputError, did_you_mean, first_line
+from tmifpe.core.errors import InputError, ModelError, did_you_mean, first_line
 from tmifpe.core.types import Data, Model
 from tmifpe.evaluation.checks_attack import check_attack
 from tmifpe.evaluation.checks_model import check_model
@@ -90,9 +90,7 @@ def second_opinion(model: Model, lent: Lent, verify: str | None, data: Data) -> 
         try:
             with own_draws(place):
                 Queries(second.model, second.dtype).logits(x.to(place, second.image_dtype))
-        except InputError:
-            raise
-        except Exception as error:  # any network may fail in any way on a dtype it was not made for
-            reason = first_line(error)
+        except ModelError as error:  # any network may fail in any way on a dtype it was not made for
+            reason = first_line(error.__cause__ or error)
             raise InputError(f"the model cannot be read in {verify} for a second opinion: {reason}") from error
         yield second

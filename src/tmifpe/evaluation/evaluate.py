@@ -138,10 +138,10 @@ def evaluate(
             spec = _identified(spec, network, source, request)
         job = Job(lent, source, threat, attacks, request.targets, request.mode, request.seed, eot=request.eot)
         job = replace(job, second=second)
-        return _run(spec, job, request, recorder or NoRecorder())
+        return _run(spec, job, request, recorder or NoRecorder(), classifier.notes if classifier else ())
 
 
-def _run(spec: RunSpec, job: Job, request: Request, recorder: Recorder) -> Result:
+def _run(spec: RunSpec, job: Job, request: Request, recorder: Recorder, notes: tuple[str, ...]) -> Result:
     began = time.perf_counter()
     try:
         plan = recorder.begin(spec, lambda: _plan(job, request), str(job.lent.device))
@@ -163,7 +163,7 @@ def _run(spec: RunSpec, job: Job, request: Request, recorder: Recorder) -> Resul
         if not done.outcomes.counted.any():
             raise InputError("every example is labelled or predicted as its target already; there is nothing to attack")
         seconds = time.perf_counter() - began + earlier
-        result = Result(spec, plan, done.outcomes, done.tally, seconds, resumed, adv=done.joined_adv())
+        result = Result(spec, plan, done.outcomes, done.tally, seconds, resumed, adv=done.joined_adv(), notes=notes)
         doubts.after(job, result.outcomes)
         result = replace(result, flags=doubts.flags, check_forwards=doubts.forwards, repeated=doubts.repeated(result.n))
         recorder.end(result)

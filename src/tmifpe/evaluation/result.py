@@ -64,6 +64,8 @@ class Result:
     adv: Tensor | None = field(default=None, repr=False, compare=False)
     repeated: tuple[float, ...] = ()
     """The robust accuracy in further draws of a randomised model, one number per draw."""
+    notes: tuple[str, ...] = ()
+    """What the source of the model has to say of it."""
 
     @property
     def n(self) -> int:
@@ -130,13 +132,14 @@ class Result:
             "check_forwards": self.check_forwards,
             "resumed": self.resumed,
             "flags": [dataclasses.asdict(flag) for flag in self.flags],
+            "notes": list(self.notes),
             "model": self.spec.model,
             "data": self.spec.data,
             "attacks": list(self.spec.attacks),
             "mode": self.spec.mode,
             "precision": self.spec.precision,
             "batch_size": self.plan.batch_size,
-            "key": self.spec.key(),
+            "key": self.spec.key() if self.spec.data_identity else None,  # of what is not stored, nothing is hashed
             "version": __version__,
         }
         if self.spec.verify != "none":

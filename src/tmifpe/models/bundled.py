@@ -8,12 +8,13 @@ from importlib import resources
 
 from tmifpe.core.errors import InputError
 from tmifpe.models.digits import DigitsCNN
-from tmifpe.models.source import Asked, Loaded
+from tmifpe.models.source import Asked, Loaded, nothing_after
 from tmifpe.models.weights import load_weights
 
 
 def bundled(asked: Asked) -> Loaded:
     """A `DigitsCNN` with the weights shipped under its name, or with the user's own."""
+    nothing_after(asked)
     module = DigitsCNN()
     if asked.weights is not None:
         load_weights(module, asked.weights, asked.source)

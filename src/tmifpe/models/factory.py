@@ -18,6 +18,7 @@ from torch import nn
 
 from tmifpe.core.errors import InputError
 from tmifpe.core.hashing import digest, hash_file
+from tmifpe.core.torchvision_repair import healed
 from tmifpe.models.source import Asked, Loaded, existing
 from tmifpe.models.weights import load_weights
 
@@ -63,10 +64,10 @@ def _run_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InputError(f"cannot import {path} as Python")
-    module = importlib.util.module_from_spec(spec)
+    module, loader = importlib.util.module_from_spec(spec), spec.loader
     sys.modules[name] = module  # dataclasses and torch.jit look a class's module up here
     try:
-        spec.loader.exec_module(module)
+        healed(lambda: loader.exec_module(module))
     except (Exception, SystemExit) as error:  # a script that parses its own command line exits when imported
         del sys.modules[name]
         raise InputError(f"{path} does not import: {_say(error)}") from error
@@ -75,7 +76,7 @@ def _run_file(path: Path) -> ModuleType:
 
 def _import(place: str, text: str) -> ModuleType:
     try:
-        return importlib.import_module(place)
+        return healed(lambda: importlib.import_module(place))
     except ModuleNotFoundError as error:
         if error.name and (place == error.name or place.startswith(f"{error.name}.")):
             raise InputError(
@@ -104,7 +105,7 @@ def _call(module: ModuleType, name: str, text: str) -> Any:
     except ValueError:  # a builtin without signature: try it
         pass
     try:
-        made = thing()
+        made = healed(thing)
     except (Exception, SystemExit) as error:
         raise InputError(f"{text} failed: {_say(error)}") from error
     if not callable(made):

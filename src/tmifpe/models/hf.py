@@ -35,10 +35,12 @@ def hf(asked: Asked) -> Loaded:
     if asked.where.startswith(("/", ".", "~")):
         asked = replace(asked, where=str(_existing_folder(asked.where)))
     transformers = import_extra("transformers", "Hugging Face models", "hf", uses_torchvision=True)
+    drawn: list[str] = []
     try:
         auto = transformers.AutoModelForImageClassification
         if asked.weights is None:
-            network = auto.from_pretrained(asked.where, trust_remote_code=False)
+            network, report = auto.from_pretrained(asked.where, trust_remote_code=False, output_loading_info=True)
+            drawn = [*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])]
         else:
             config = transformers.AutoConfig.from_pretrained(asked.where, trust_remote_code=False)
             network = auto.from_config(config, trust_remote_code=False)
@@ -47,6 +49,12 @@ def hf(asked: Asked) -> Loaded:
         raise InputError(
             f"cannot load hf:{asked.where} (an image classifier in a folder, in the cache or on the hub): {first}"
         ) from error
+    if drawn:  # transformers would fill them with random numbers
+        raise InputError(
+            f"hf:{asked.where} is no trained image classifier: it lacks {drawn[0]} and {len(drawn) - 1} more"
+            if len(drawn) > 1
+            else f"hf:{asked.where} is no trained image classifier: it lacks {drawn[0]}"
+        )
     if asked.weights is not None:
         load_weights(network, asked.weights, f"hf:{asked.where}")
     processor = _processor(transformers, asked.where)

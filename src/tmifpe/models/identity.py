@@ -31,7 +31,8 @@ def model_identity(model: Model, parts: Iterable[str] = ()) -> str | None:
 
 
 def held_parts(model: Model) -> list[str]:
-    """The identities of the networks and tensors that a function closes over, is bound to or names.
+    """The identities of the networks and tensors that a function closes over, is bound to or names, also within
+    lists, dictionaries, plain objects and further functions.
 
     A factory may return `lambda x: net(2 * x - 1)`, whose file stays the same when the weights of `net` do not.
     """
@@ -48,11 +49,25 @@ def held_parts(model: Model) -> list[str]:
     if inspect.isfunction(function) or inspect.ismethod(function):
         found = inspect.getclosurevars(function)
         held += [*found.nonlocals.values(), *found.globals.values()]
-    return [
-        str(digest([thing]) if isinstance(thing, Tensor) else model_identity(thing))
-        for thing in held
-        if isinstance(thing, Tensor | nn.Module)
-    ]
+    return _identities(held)
+
+
+def _identities(things: Iterable[Any], depth: int = 3) -> list[str]:
+    found: list[str] = []
+    for thing in things:
+        if isinstance(thing, Tensor):
+            found.append(digest([thing]))
+        elif isinstance(thing, nn.Module):
+            found.append(str(model_identity(thing)))
+        elif depth and isinstance(thing, list | tuple):
+            found += _identities(thing, depth - 1)
+        elif depth and isinstance(thing, dict):
+            found += _identities(thing.values(), depth - 1)
+        elif depth and inspect.isfunction(thing):
+            found += _identities(inspect.getclosurevars(thing).nonlocals.values(), depth - 1)
+        elif depth and hasattr(thing, "__dict__") and not inspect.ismodule(thing) and not inspect.isclass(thing):
+            found += _identities(vars(thing).values(), depth - 1)
+    return found
 
 
 def _made_as(module: nn.Module) -> str:
@@ -63,7 +78,13 @@ def _made_as(module: nn.Module) -> str:
     kind = type(module)
     plain = {name: value for name, value in vars(module).items() if not name.startswith("_") and _is_plain(value)}
     plain.pop("training", None)  # the toolkit sets it
-    return f"{kind.__module__}.{kind.__qualname__}{sorted(plain.items())}"
+    # Networks in a plain list are no submodules to torch, and still decide.
+    hidden = _identities(
+        value
+        for name, value in vars(module).items()
+        if isinstance(value, list | tuple | dict) and not name.startswith("_")
+    )
+    return f"{kind.__module__}.{kind.__qualname__}{sorted(plain.items())}{hidden}"
 
 
 def _is_plain(value: object) -> bool:

@@ -22,7 +22,7 @@ from tmifpe.models.source import Asked, Loaded
 
 
 def load_model(
-    text: str,
+    text: str | Path,
     *,
     weights: str | Path | None = None,
     mean: Sequence[float] | None = None,
@@ -34,6 +34,7 @@ def load_model(
     `mean` and `std` replace what the source states itself. Nothing but a factory, which is the user's own code,
     runs anything from a file; see docs/models-and-data.md for what each source trusts.
     """
+    text = str(text)
     source, where = _resolve(text.strip())
     asked = Asked(source, where, None if weights is None else _path(weights))
     with torch.random.fork_rng(devices=[]):  # layers draw initial weights when made; the caller's stream stays his
@@ -60,6 +61,8 @@ def _resolve(text: str) -> tuple[str, str]:
         return SUFFIXES[suffix], text
     if suffix in (".safetensors", ".bin", ".ckpt"):
         raise InputError(f"{text} holds weights only; name an architecture and give them with --weights {text}")
+    if suffix == ".py":
+        raise InputError(f"{text} is a Python file; name the function in it that makes the model: {text}:FUNCTION")
     if colon and not difflib.get_close_matches(head, MODELS, n=1, cutoff=0.75):
         return "factory", text
     raise did_you_mean("model", head if colon else text, MODELS)

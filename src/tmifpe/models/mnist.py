@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
 from tmifpe.core.errors import InputError
-from tmifpe.models.source import Asked, Loaded
+from tmifpe.models.source import Asked, Loaded, nothing_after
 from tmifpe.models.weights import load_weights
 
 
@@ -84,6 +84,7 @@ def mnist_lenet5(asked: Asked) -> Loaded:
 
 
 def _with_weights(asked: Asked, module: nn.Module) -> Loaded:
+    nothing_after(asked)
     if asked.weights is None:
         raise InputError(f"{asked.source} is an architecture without weights; give them with --weights FILE")
     load_weights(module, asked.weights, asked.source)

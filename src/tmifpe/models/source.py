@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["Asked", "Loaded", "Source", "existing", "own_weights_only"]
+__all__ = ["Asked", "Loaded", "Source", "existing", "nothing_after", "own_weights_only"]
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 from tmifpe.core.types import Model
 
 
@@ -47,6 +47,14 @@ def existing(where: str, what: str) -> Path:
     except (OSError, ValueError, RuntimeError):  # a name too long, with a null byte, or of a user who is not there
         pass
     raise InputError(f"no such file: {where} ({what})")
+
+
+def nothing_after(asked: Asked) -> None:
+    """For names that stand alone: what is written after a colon would not be looked at."""
+    if asked.where:
+        raise InputError(
+            f"{asked.source} takes nothing after a colon, got {shown(asked.where)}; weights go to --weights"
+        )
 
 
 def own_weights_only(asked: Asked) -> None:
