@@ -87,6 +87,10 @@ BESIDE = {
     "MNIST LeNet5, ℓ∞ 0.3": "compare-mnist-lenet5-autoattack",
     "MNIST Fast AT, ℓ∞ 0.3": "table1-mnist-fast-autoattack",
     "CIFAR-10 resnet4b, ℓ2 0.25": "l2-cifar10-resnet4b",
+    "CIFAR-10 ResNet-18, ℓ∞ 1/255": "compare-cifar10-resnet18-autoattack",
+    "MNIST TRADES, ℓ∞ 0.3": "table1-mnist-trades-autoattack",
+    "MNIST TRADES, ℓ2 2.0": "l2-mnist-trades",
+    "MNIST LeNet5, ℓ2 2.0": "l2-mnist-lenet5",
     "CIFAR-10 resnet2b, ℓ2 0.25": "l2-cifar10-resnet2b",
     "CIFAR-10 ResNet-18, ℓ2 0.25": "l2-cifar10-resnet18",
     "MNIST Fast AT, ℓ2 2.0": "l2-mnist-fast",
@@ -110,6 +114,24 @@ def test_what_is_said_beside_autoattack(title):
     ratio = columns["autoattack"][1] / columns["tmifpe"][1]
     page = (ROOT / "docs" / "reading-table1.md").read_text("utf-8")
     assert f"| {title} | {n} | {shown} | {ratio:.0f} |" in page
+
+
+def test_what_is_said_of_l2():
+    for name, gap in (("l2-cifar10-resnet4b", 1.42), ("l2-cifar10-resnet2b", 1.65)):
+        plain = read(name)
+        columns, pairs = plain["losses"], {(p["first"], p["second"]): p for p in plain["pairs"]}
+        assert round(100 * (columns["ce"]["mean"] - columns["tmifpe"]["mean"]), 2) == gap
+        assert all(pairs["ce", loss]["differs"] for loss in ("mifpe", "tmifpe"))
+        same = pairs["ce", "ce-margin"]
+        assert same["only_first"] == same["only_second"] == 0
+    for name in ("l2-mnist-fast", "l2-mnist-trades", "l2-mnist-lenet5"):
+        columns = read(name)["losses"]
+        blind = columns.pop("autoattack")
+        assert 0.005 <= blind["mean"] <= 0.155
+        for column in columns.values():
+            assert 0.78 <= column["mean"] <= 0.91
+            assert [flag["name"] for flag in column["flags"]] == ["found-from-outside"]
+    assert not any(column["flags"] for column in read("l2-cifar10-resnet2b")["losses"].values())
 
 
 def test_every_autoattack_column_is_in_the_reading():
