@@ -69,7 +69,10 @@ def comparison_table(title: str, result: Comparison) -> Table:
     table = Table(title=plain(f"{title}: clean {percent(result.clean_accuracy)} %"), title_justify="left")
     headings = ["loss", "robust %", "95 % interval", "to CE", "seconds", *(["min", "max", "all seeds"] if many else [])]
     for heading in headings:
-        table.add_column(heading, justify="left" if heading == "loss" else "right")
+        if heading == "loss":  # folded where the terminal is narrow, since a cut name says nothing
+            table.add_column(heading, overflow="fold", min_width=10)
+        else:
+            table.add_column(heading, justify="right")
     means = {loss: result.mean(loss) for loss in result.results}
     best = min(means.values())
     for loss, mean in means.items():

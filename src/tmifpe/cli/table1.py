@@ -131,17 +131,20 @@ def _table(row: dict[str, Any]) -> Any:
     title = f"{report.heading(row)}: {row['n']} images, clean {clean['measured']:.2f} (printed {clean['printed']:.2f})"
     table = Table(title=plain(title), title_justify="left")
     for head in ["column", "measured", "printed", "diff", "95 %", *(["min–max", "union"] if many else []), "s"]:
-        table.add_column(head, justify="left" if head == "column" else "right", no_wrap=head != "column")
+        if head == "column":  # folded where the terminal is narrow, since a cut name says nothing
+            table.add_column(head, overflow="fold", min_width=10)
+        else:
+            table.add_column(head, justify="right", no_wrap=head not in ("95 %", "min–max"))
     best = min(column["measured"] for column in row["columns"].values())
     for name, column in row["columns"].items():
         printed = (
             ["", ""] if column["printed"] is None else [f"{column['printed']:.2f}", f"{column['difference']:+.2f}"]
         )
         low, high = column["interval"]
-        cells = [plain(name), f"{column['measured']:.2f}", *printed, f"{low:.2f}–{high:.2f}"]
+        cells = [plain(name), f"{column['measured']:.2f}", *printed, f"{low:.2f} to {high:.2f}"]
         if many:
             several = len(column["values"]) > 1  # AutoAttack is measured at the first seed only
-            spread = [f"{column['min']:.2f}–{column['max']:.2f}", f"{column['worst_case']:.2f}"]
+            spread = [f"{column['min']:.2f} to {column['max']:.2f}", f"{column['worst_case']:.2f}"]
             cells += spread if several else ["", ""]
         cells.append(f"{sum(column['seconds']):.0f}")
         table.add_row(*cells, style="bold" if column["measured"] == best else "")
