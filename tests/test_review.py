@@ -164,23 +164,6 @@ def test_models_that_differ_in_more_than_tensors_are_different_runs(tmp_path):
     assert tmifpe.evaluate(made(nn.Tanh()), data, Threat("linf", 0.1), PGD(steps=1), store=tmp_path).resumed == 12
 
 
-def test_a_function_is_known_by_the_network_it_holds(tmp_path):
-    (tmp_path / "fac.py").write_text(
-        "import torch\n"
-        "from pathlib import Path\n"
-        "def build():\n"
-        "    net = torch.nn.Linear(4, 3)\n"
-        "    net.load_state_dict(torch.load(Path(__file__).parent / 'net.pt', weights_only=True))\n"
-        "    return lambda x: net(x.flatten(1))\n"
-    )
-    names = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        torch.save(nn.Linear(4, 3).state_dict(), tmp_path / "net.pt")
-        names.append(tmifpe.load_model(f"{tmp_path / 'fac.py'}:build").identity)
-    assert names[0] == names[1] != names[2]
-
-
 def test_random_targets_of_several_seeds_are_refused(digits):
     model, x, y = digits
     with pytest.raises(InputError, match="one seed"):
@@ -400,6 +383,7 @@ def test_names_that_stand_alone_take_nothing_after_a_colon():
             "        def forward(s, x): return s.nets[0](x.flatten(1))\n"
             "    return M()"
         ),
+        "return lambda x: net(x.flatten(1))",
         "nets = {'a': [net]}\n    return lambda x: nets['a'][0](x.flatten(1))",
         "inner = lambda x: net(x.flatten(1))\n    return lambda x: inner(x)",
         (
@@ -456,3 +440,15 @@ def test_an_empty_choice_of_rows_is_not_every_row():
     told = CliRunner().invoke(app, ["table1", "--rows", ","])
     assert told.exit_code == 2
     assert "--rows is empty" in told.output
+
+
+def test_networks_that_hold_each_other_have_an_identity():
+    from tmifpe.models.identity import model_identity
+
+    one, other = Linear(3), Linear(3)
+    one.friends, other.friends = [other], [one]
+    before = model_identity(one)
+    assert before == model_identity(one)
+    with torch.no_grad():
+        next(iter(other.parameters())).add_(1)
+    assert model_identity(one) != before

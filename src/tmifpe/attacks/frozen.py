@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["device_of", "dtype_of", "frozen"]
+__all__ = ["buffers_kept", "device_of", "dtype_of", "frozen"]
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,17 +26,26 @@ def frozen(model: Model) -> Iterator[Model]:
         return
     modes = [(module, module.training) for module in model.modules()]
     wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         model.eval()
         for parameter, _ in wanted:
             parameter.requires_grad_(False)
-        yield model
+        with buffers_kept(model):
+            yield model
     finally:
         for module, training in modes:
             module.training = training
         for parameter, requires_grad in wanted:
             parameter.requires_grad_(requires_grad)
+
+
+@contextmanager
+def buffers_kept(model: Model) -> Iterator[None]:
+    """After: every buffer as it was, whatever forward passes did to it: BatchNorm in train mode moves its averages."""
+    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()] if isinstance(model, nn.Module) else []
+    try:
+        yield
+    finally:
         with torch.no_grad():
             for buffer, before in kept:
                 buffer.copy_(before)

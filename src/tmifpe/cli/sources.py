@@ -62,9 +62,10 @@ def check_heard(options: AttackOptions, text: str) -> None:
 
     from tmifpe.attacks import ATTACKS
     from tmifpe.core.options import parse
+    from tmifpe.evaluation.autoattack import AutoAttack
 
     name, _ = parse(text)
-    if name not in (*ATTACKS, "autoattack"):  # a loss, or nothing that is known
+    if name not in (*ATTACKS, AutoAttack.name):  # a loss, or nothing that is known
         return
     own = inspect.signature(ATTACKS.get(name)).parameters if name in ATTACKS else {}
     heard = {option for option in ("steps", "restarts") if option in own}

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import nn
 
+from tmifpe.attacks.frozen import buffers_kept
 from tmifpe.core.types import Model
 
 
@@ -55,12 +55,6 @@ def seed_draws(device: torch.device, *numbers: int) -> None:
 
 @contextmanager
 def undisturbed(model: Model, device: torch.device) -> Iterator[None]:
-    """As `own_draws`, and the model's buffers are put back: BatchNorm in train mode moves its averages each time."""
-    kept = [(b, b.detach().clone()) for b in model.buffers()] if isinstance(model, nn.Module) else []
-    with own_draws(device):
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for buffer, before in kept:
-                    buffer.copy_(before)
+    """As `own_draws`, and the model's buffers are put back."""
+    with own_draws(device), buffers_kept(model):
+        yield

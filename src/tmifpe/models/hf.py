@@ -50,11 +50,7 @@ def hf(asked: Asked) -> Loaded:
             f"cannot load hf:{asked.where} (an image classifier in a folder, in the cache or on the hub): {first}"
         ) from error
     if drawn:  # transformers would fill them with random numbers
-        raise InputError(
-            f"hf:{asked.where} is no trained image classifier: it lacks {drawn[0]} and {len(drawn) - 1} more"
-            if len(drawn) > 1
-            else f"hf:{asked.where} is no trained image classifier: it lacks {drawn[0]}"
-        )
+        raise InputError(f"hf:{asked.where} is no trained image classifier: it lacks {', '.join(drawn[:3])}")
     if asked.weights is not None:
         load_weights(network, asked.weights, f"hf:{asked.where}")
     processor = _processor(transformers, asked.where)

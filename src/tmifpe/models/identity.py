@@ -14,16 +14,19 @@ from torch import Tensor, nn
 from tmifpe.core.hashing import digest
 from tmifpe.core.types import Model
 
+_DEPTH = 3
 
-def model_identity(model: Model, parts: Iterable[str] = ()) -> str | None:
+
+def model_identity(model: Model, parts: Iterable[str] = (), depth: int = _DEPTH) -> str | None:
     """A hash of every parameter and buffer (name, dtype, shape, bytes) and of `parts`.
 
     `parts` says what tensors do not: the architecture's name, the hash of a factory's file. None for a callable
-    without tensors and without parts, which nothing tells apart from another.
+    without tensors and without parts, which nothing tells apart from another. `depth`: how far to follow lists and
+    objects that torch does not; networks may hold each other in a ring.
     """
     extra = list(parts)
     if isinstance(model, nn.Module):
-        extra += [part for name, module in model.named_modules() for part in (name, _made_as(module))]
+        extra += [part for name, module in model.named_modules() for part in (name, _made_as(module, depth))]
         # Repeated names, since a tensor shared by two layers belongs to both.
         named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
         return digest([*extra, *(part for pair in named for part in pair)])
@@ -52,13 +55,13 @@ def held_parts(model: Model) -> list[str]:
     return _identities(held)
 
 
-def _identities(things: Iterable[Any], depth: int = 3) -> list[str]:
+def _identities(things: Iterable[Any], depth: int = _DEPTH) -> list[str]:
     found: list[str] = []
     for thing in things:
         if isinstance(thing, Tensor):
             found.append(digest([thing]))
         elif isinstance(thing, nn.Module):
-            found.append(str(model_identity(thing)))
+            found.append(str(model_identity(thing, depth=max(0, depth - 1))))
         elif depth and isinstance(thing, list | tuple):
             found += _identities(thing, depth - 1)
         elif depth and isinstance(thing, dict):
@@ -70,7 +73,7 @@ def _identities(things: Iterable[Any], depth: int = 3) -> list[str]:
     return found
 
 
-def _made_as(module: nn.Module) -> str:
+def _made_as(module: nn.Module, depth: int) -> str:
     """What a layer is beside its tensors: its class and its plain settings (stride, slope, a defence's strength).
 
     What the code of a class does is not covered, nor are settings kept in other objects.
@@ -79,11 +82,8 @@ def _made_as(module: nn.Module) -> str:
     plain = {name: value for name, value in vars(module).items() if not name.startswith("_") and _is_plain(value)}
     plain.pop("training", None)  # the toolkit sets it
     # Networks in a plain list are no submodules to torch, and still decide.
-    hidden = _identities(
-        value
-        for name, value in vars(module).items()
-        if isinstance(value, list | tuple | dict) and not name.startswith("_")
-    )
+    lists = [value for name, value in vars(module).items() if isinstance(value, list | tuple | dict) and name[0] != "_"]
+    hidden = _identities(lists, depth) if depth else []
     return f"{kind.__module__}.{kind.__qualname__}{sorted(plain.items())}{hidden}"
 
 
