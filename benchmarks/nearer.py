@@ -16,7 +16,7 @@ import numpy as np
 from scipy.stats import wilcoxon
 
 from tmifpe.core.options import parse
-from tmifpe.evaluation.store import Store
+from tmifpe.store import Store
 
 
 def pair(reference, other) -> dict:

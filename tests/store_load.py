@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import tmifpe
-from tmifpe.evaluation.store import Store
+from tmifpe.store import Store
 
 CLASSES = 10
 

@@ -15,7 +15,7 @@ import numpy as np
 import tmifpe
 from tmifpe.evaluation.outcomes import Outcomes
 from tmifpe.evaluation.result import Progress, Result
-from tmifpe.evaluation.store import StoreError
+from tmifpe.store import StoreError
 
 N, SHARD = 48, 8
 THREAT = tmifpe.Threat("linf", 0.15)

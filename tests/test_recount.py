@@ -16,7 +16,7 @@ import tmifpe
 from tests.stores import environment
 from tmifpe.cli.sources import write_file
 from tmifpe.evaluation.result import Result
-from tmifpe.evaluation.store.export import adv_file
+from tmifpe.store.export import adv_file
 
 SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "recount.py"
 

@@ -24,8 +24,8 @@ from tests.stores import CLI, SHARD, THREAT, Killed, N, ask, command, environmen
 from tmifpe.cli import app
 from tmifpe.core.errors import InputError
 from tmifpe.evaluation.outcomes import Outcomes
-from tmifpe.evaluation.store import Store
-from tmifpe.evaluation.store.export import robustbench_file
+from tmifpe.store import Store
+from tmifpe.store.export import robustbench_file
 from tmifpe.report.junit import junit_xml
 from tmifpe.testing import assert_robust
 

@@ -14,8 +14,8 @@ import pytest
 
 from tests.stores import SHARD, Killed, N, ask, attempt, killed_after, same
 from tmifpe.core.errors import InputError
-from tmifpe.evaluation.store import Store, StoreError, files, schema
-from tmifpe.evaluation.store.repair import repair
+from tmifpe.store import Store, StoreError, files, schema
+from tmifpe.store.repair import repair
 
 DATABASE = "runs.sqlite"
 

@@ -14,8 +14,8 @@ import tmifpe
 from tests.stores import SHARD, THREAT, Killed, N, ask, killed_after, same
 from tmifpe.core.errors import InputError
 from tmifpe.evaluation.outcomes import Outcomes
-from tmifpe.evaluation.store import Store, StoreError, files, lock, recorder
-from tmifpe.evaluation.store.lock import RunLock
+from tmifpe.store import Store, StoreError, files, lock, recorder
+from tmifpe.store.lock import RunLock
 
 
 @pytest.fixture(scope="module")

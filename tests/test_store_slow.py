@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.stores import call, command, environment, same
-from tmifpe.evaluation.store import Store
+from tmifpe.store import Store
 
 pytestmark = pytest.mark.slow
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tmifpe.evaluation.evaluate import evaluate
     from tmifpe.evaluation.outcomes import Outcome, Outcomes
     from tmifpe.evaluation.result import Flag, Progress, Result
-    from tmifpe.evaluation.store import Store
+    from tmifpe.store import Store
     from tmifpe.losses import get_loss
     from tmifpe.models import load_model
 
@@ -73,7 +73,7 @@ _HOMES = {
     "tmifpe.evaluation.evaluate": ["evaluate"],
     "tmifpe.evaluation.outcomes": ["Outcome", "Outcomes"],
     "tmifpe.evaluation.result": ["Flag", "Progress", "Result"],
-    "tmifpe.evaluation.store": ["Store"],
+    "tmifpe.store": ["Store"],
     "tmifpe.losses": ["get_loss"],
     "tmifpe.models": ["load_model"],
 }

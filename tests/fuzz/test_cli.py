@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from tests.fuzz.fuzzing import fuzz, mix, sentence
 from tmifpe.cli import app
-from tmifpe.evaluation.store import Store
+from tmifpe.store import Store
 
 CODES = {0, 1, 2, 3, 130}
 

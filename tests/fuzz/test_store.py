@@ -21,10 +21,10 @@ from tests.stores import same
 from tmifpe.core.errors import InputError
 from tmifpe.evaluation.outcomes import Outcomes
 from tmifpe.evaluation.result import Result
-from tmifpe.evaluation.store import Store, StoredRun
-from tmifpe.evaluation.store.export import outcomes_file
-from tmifpe.evaluation.store.files import run_folder
-from tmifpe.evaluation.store.repair import repair
+from tmifpe.store import Store, StoredRun
+from tmifpe.store.export import outcomes_file
+from tmifpe.store.files import run_folder
+from tmifpe.store.repair import repair
 
 Spoil = Callable[[bytes], bytes]
 THREAT = tmifpe.Threat("linf", 0.2)

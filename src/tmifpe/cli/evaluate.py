@@ -37,7 +37,7 @@ def evaluate(
     from tmifpe.cli.provenance import provenance
     from tmifpe.core.errors import InputError
     from tmifpe.evaluation.column import column_attack
-    from tmifpe.evaluation.store.export import adv_file
+    from tmifpe.store.export import adv_file
     from tmifpe.report.junit import junit_xml
 
     if trust.strict and not trust.checks:

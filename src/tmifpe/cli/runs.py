@@ -13,7 +13,7 @@ from tmifpe.core.errors import InputError
 
 if TYPE_CHECKING:
     from tmifpe.evaluation.spec import RunSpec
-    from tmifpe.evaluation.store import Store, StoredRun
+    from tmifpe.store import Store, StoredRun
 
 runs = typer.Typer(
     name="runs",
@@ -169,7 +169,7 @@ def export(
 ) -> None:
     """Export the outcomes of a run, or its adversarial examples."""
     from tmifpe.cli.sources import write_file
-    from tmifpe.evaluation.store import export as made
+    from tmifpe.store import export as made
 
     kept = _store(store)
     found = kept.find(run)
@@ -189,7 +189,7 @@ def export(
 def repair(store: Folder = STORE) -> None:
     """Rebuild a damaged or lost database from the shard files; the old one is kept beside it."""
     from tmifpe.cli.console import harmless
-    from tmifpe.evaluation.store.repair import repair as rebuild
+    from tmifpe.store.repair import repair as rebuild
 
     done = rebuild(_store(store).folder)
     kept = f"; the old database is {done.kept.name}" if done.kept else ""
@@ -199,7 +199,7 @@ def repair(store: Folder = STORE) -> None:
 
 
 def _store(folder: str) -> Store:
-    from tmifpe.evaluation.store import Store
+    from tmifpe.store import Store
 
     return Store(folder)
 

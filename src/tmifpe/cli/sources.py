@@ -203,7 +203,7 @@ def folder_from(text: str) -> Path:
 
 def write_file(path: str, content: bytes) -> None:
     """A file that the user named: complete, or not there at all."""
-    from tmifpe.evaluation.store.files import write_durably
+    from tmifpe.store.files import write_durably
 
     check_output(path)
     target = Path(path).expanduser()

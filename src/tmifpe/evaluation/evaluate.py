@@ -38,7 +38,7 @@ from tmifpe.evaluation.recorder import NoRecorder, Recorder
 from tmifpe.evaluation.result import Progress, Result
 from tmifpe.evaluation.shard import Job, ShardResult, run_shard
 from tmifpe.evaluation.spec import Plan, RunSpec
-from tmifpe.evaluation.store import Store
+from tmifpe.store import Store
 from tmifpe.models import check_compatible, model_identity
 from tmifpe.norms import get_norm
 

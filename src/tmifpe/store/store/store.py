@@ -17,12 +17,12 @@ from tmifpe.attacks.queries import Tally
 from tmifpe.core.errors import InputError, shown
 from tmifpe.evaluation.outcomes import Outcomes
 from tmifpe.evaluation.result import Flag, Result
-from tmifpe.evaluation.store.errors import StoreError, explained
-from tmifpe.evaluation.store.files import read_adv, run_folder
-from tmifpe.evaluation.store.lock import RunLock
-from tmifpe.evaluation.store.recorder import StoreRecorder
-from tmifpe.evaluation.store.rows import Session, StoredRun, read_runs, read_sessions, read_shards, stored_shards
-from tmifpe.evaluation.store.schema import DATABASE, connect, transaction
+from tmifpe.store.errors import StoreError, explained
+from tmifpe.store.files import read_adv, run_folder
+from tmifpe.store.lock import RunLock
+from tmifpe.store.recorder import StoreRecorder
+from tmifpe.store.rows import Session, StoredRun, read_runs, read_sessions, read_shards, stored_shards
+from tmifpe.store.schema import DATABASE, connect, transaction
 
 _NAME = re.compile(r"([0-9a-f]{4,16})(?:\.([0-9]{1,9}))?")
 

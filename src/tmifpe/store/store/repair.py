@@ -13,12 +13,12 @@ from pathlib import Path
 
 from tmifpe.evaluation.shard import ShardResult
 from tmifpe.evaluation.spec import Plan, RunSpec
-from tmifpe.evaluation.store.errors import StoreError, explained
-from tmifpe.evaluation.store.files import About, attempts_on_disk, read_shard, run_folder, shard_files
-from tmifpe.evaluation.store.lock import RunLock
-from tmifpe.evaluation.store.recorder import insert_outcomes
-from tmifpe.evaluation.store.rows import StoredRun, read_runs
-from tmifpe.evaluation.store.schema import DATABASE, connect, transaction
+from tmifpe.store.errors import StoreError, explained
+from tmifpe.store.files import About, attempts_on_disk, read_shard, run_folder, shard_files
+from tmifpe.store.lock import RunLock
+from tmifpe.store.recorder import insert_outcomes
+from tmifpe.store.rows import StoredRun, read_runs
+from tmifpe.store.schema import DATABASE, connect, transaction
 
 
 @dataclass(frozen=True)

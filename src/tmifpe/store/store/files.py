@@ -36,7 +36,7 @@ from tmifpe.attacks.queries import Tally
 from tmifpe.core.hashing import digest
 from tmifpe.evaluation.outcomes import Outcomes
 from tmifpe.evaluation.shard import ShardResult
-from tmifpe.evaluation.store.errors import StoreError
+from tmifpe.store.errors import StoreError
 
 FOLDER = "adv"
 _RUN = re.compile(r"([0-9a-f]{16})-([1-9][0-9]{0,8})")

@@ -17,8 +17,8 @@ from tmifpe.evaluation.outcomes import Outcomes
 from tmifpe.evaluation.result import Result
 from tmifpe.evaluation.shard import ShardResult
 from tmifpe.evaluation.spec import Plan, RunSpec
-from tmifpe.evaluation.store.errors import StoreError, damaged, explained
-from tmifpe.evaluation.store.files import (
+from tmifpe.store.errors import StoreError, damaged, explained
+from tmifpe.store.files import (
     About,
     attempts_on_disk,
     clean,
@@ -27,9 +27,9 @@ from tmifpe.evaluation.store.files import (
     run_folder,
     write_shard,
 )
-from tmifpe.evaluation.store.lock import RunLock
-from tmifpe.evaluation.store.rows import COLUMNS, StoredRun, read_shards, run_at
-from tmifpe.evaluation.store.schema import connect, transaction
+from tmifpe.store.lock import RunLock
+from tmifpe.store.rows import COLUMNS, StoredRun, read_shards, run_at
+from tmifpe.store.schema import connect, transaction
 
 
 class StoreRecorder:

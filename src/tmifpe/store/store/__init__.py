@@ -4,6 +4,6 @@ from __future__ import annotations
 
 __all__ = ["Session", "Store", "StoreError", "StoredRun"]
 
-from tmifpe.evaluation.store.errors import StoreError
-from tmifpe.evaluation.store.rows import Session, StoredRun
-from tmifpe.evaluation.store.store import Store
+from tmifpe.store.errors import StoreError
+from tmifpe.store.rows import Session, StoredRun
+from tmifpe.store.store import Store

@@ -7,7 +7,7 @@ __all__ = ["RunLock"]
 import os
 from pathlib import Path
 
-from tmifpe.evaluation.store.errors import StoreError
+from tmifpe.store.errors import StoreError
 
 try:
     import fcntl

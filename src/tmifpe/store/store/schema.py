@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from tmifpe.evaluation.store.errors import StoreError
+from tmifpe.store.errors import StoreError
 
 DATABASE = "runs.sqlite"
 VERSION = 1

@@ -25,8 +25,8 @@ from tmifpe.attacks.queries import Tally
 from tmifpe.evaluation.outcomes import Outcomes
 from tmifpe.evaluation.shard import ShardResult
 from tmifpe.evaluation.spec import Plan, RunSpec
-from tmifpe.evaluation.store.errors import StoreError, damaged
-from tmifpe.evaluation.store.files import outcomes_digest
+from tmifpe.store.errors import StoreError, damaged
+from tmifpe.store.files import outcomes_digest
 
 COLUMNS = ", ".join(f'"{name}"' for name in Outcomes.columns())
 

@@ -16,8 +16,8 @@ from safetensors.torch import save
 from tmifpe.core.errors import InputError, MissingExtra, did_you_mean
 from tmifpe.evaluation.outcomes import Outcomes
 from tmifpe.evaluation.result import Result
-from tmifpe.evaluation.store.rows import StoredRun
-from tmifpe.evaluation.store.store import Store
+from tmifpe.store.rows import StoredRun
+from tmifpe.store.store import Store
 
 FORMATS = ("csv", "json", "parquet")
 
