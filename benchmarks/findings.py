@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import tmifpe
 from tmifpe.core.types import Classifier, Data
 from tmifpe.evaluation.compare import mcnemar
-from tmifpe.evaluation.result import Result
+from tmifpe.run.result import Result
 from tmifpe.losses.catalogue import LOSSES
 from tmifpe.losses.ce_margin import CEMargin
 from tmifpe.losses.scaled import choose_t, rows_of

@@ -14,7 +14,7 @@ from tmifpe import PGD
 from tmifpe.attacks.ascent import AscentState
 from tmifpe.attacks.queries import Evaluated
 from tmifpe.attacks.rows import Problem
-from tmifpe.core import seeding
+from tmifpe.core import rng
 from tmifpe.norms import get_norm
 
 PIXELS = 16

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 import tmifpe
-from tmifpe.evaluation.outcomes import Outcomes
-from tmifpe.evaluation.result import Progress, Result
+from tmifpe.run.outcomes import Outcomes
+from tmifpe.run.result import Progress, Result
 from tmifpe.store import StoreError
 
 N, SHARD = 48, 8

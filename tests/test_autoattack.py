@@ -12,8 +12,8 @@ from torch import nn
 import tmifpe
 from tests.linear import Linear, distance, examples
 from tmifpe import InputError, MissingExtra, Threat
-from tmifpe.evaluation.autoattack import AutoAttack
-from tmifpe.evaluation.column import column_attack
+from tmifpe.attacks.autoattack import AutoAttack
+from tmifpe.run.resolve import column_attack
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import torch
 
 import tmifpe
 from tmifpe.data.digits import digits
-from tmifpe.evaluation.result import Result
+from tmifpe.run.result import Result
 
 MODELS = ("digits-robust", "digits-distilled")
 THREAT = tmifpe.Threat("linf", 0.15)

@@ -18,7 +18,7 @@ from tmifpe import PGD, InputError, Threat
 from tmifpe.attacks import GAMA, bim, fgsm
 from tmifpe.cli import app
 from tmifpe.cli.compare import flags_raised
-from tmifpe.evaluation.column import column_attack
+from tmifpe.run.resolve import column_attack
 from tmifpe.evaluation.compare import Comparison, Pair, holm, mcnemar
 from tmifpe.report.comparison import significance, spread
 

@@ -12,8 +12,8 @@ import tmifpe
 from tests.linear import Linear, distance, examples
 from tmifpe import PGD, Threat, evaluate
 from tmifpe.core.errors import InputError
-from tmifpe.evaluation.intervals import wilson
-from tmifpe.evaluation.outcomes import Mark
+from tmifpe.core.stats import wilson
+from tmifpe.run.outcomes import Mark
 
 EPS = 0.15
 

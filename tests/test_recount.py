@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 import tmifpe
 from tests.stores import environment
 from tmifpe.cli.sources import write_file
-from tmifpe.evaluation.result import Result
+from tmifpe.run.result import Result
 from tmifpe.store.export import adv_file
 
 SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "recount.py"

@@ -23,7 +23,7 @@ import tmifpe
 from tests.stores import CLI, SHARD, THREAT, Killed, N, ask, command, environment, killed_after, same
 from tmifpe.cli import app
 from tmifpe.core.errors import InputError
-from tmifpe.evaluation.outcomes import Outcomes
+from tmifpe.run.outcomes import Outcomes
 from tmifpe.store import Store
 from tmifpe.store.export import robustbench_file
 from tmifpe.report.junit import junit_xml

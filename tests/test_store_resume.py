@@ -13,7 +13,7 @@ import torch
 import tmifpe
 from tests.stores import SHARD, THREAT, Killed, N, ask, killed_after, same
 from tmifpe.core.errors import InputError
-from tmifpe.evaluation.outcomes import Outcomes
+from tmifpe.run.outcomes import Outcomes
 from tmifpe.store import Store, StoreError, files, lock, recorder
 from tmifpe.store.lock import RunLock
 

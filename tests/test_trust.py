@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from tests.masked import Honest, Normed, Wrapped, cancelling, drop, images, noise, quantise
 from tmifpe import PGD, InputError, Threat, evaluate
 from tmifpe.cli import app
-from tmifpe.evaluation.intervals import student
-from tmifpe.evaluation.outcomes import Mark, Outcomes
+from tmifpe.core.stats import student
+from tmifpe.run.outcomes import Mark, Outcomes
 from tmifpe.evaluation.sample import LARGEST
 from tmifpe.evaluation.watch import Watch
 

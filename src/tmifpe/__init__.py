@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tmifpe.evaluation.checks_attack import check_monotone
     from tmifpe.evaluation.compare import Comparison, compare
     from tmifpe.evaluation.evaluate import evaluate
-    from tmifpe.evaluation.outcomes import Outcome, Outcomes
-    from tmifpe.evaluation.result import Flag, Progress, Result
+    from tmifpe.run.outcomes import Outcome, Outcomes
+    from tmifpe.run.result import Flag, Progress, Result
     from tmifpe.store import Store
     from tmifpe.losses import get_loss
     from tmifpe.models import load_model
@@ -71,8 +71,8 @@ _HOMES = {
     "tmifpe.evaluation.checks_attack": ["check_monotone"],
     "tmifpe.evaluation.compare": ["Comparison", "compare"],
     "tmifpe.evaluation.evaluate": ["evaluate"],
-    "tmifpe.evaluation.outcomes": ["Outcome", "Outcomes"],
-    "tmifpe.evaluation.result": ["Flag", "Progress", "Result"],
+    "tmifpe.run.outcomes": ["Outcome", "Outcomes"],
+    "tmifpe.run.result": ["Flag", "Progress", "Result"],
     "tmifpe.store": ["Store"],
     "tmifpe.losses": ["get_loss"],
     "tmifpe.models": ["load_model"],

@@ -9,7 +9,7 @@ from typing import Any
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.evaluation.evaluate import evaluate
-from tmifpe.evaluation.result import Result
+from tmifpe.run.result import Result
 from tmifpe.report.broken import describe
 
 

@@ -27,7 +27,7 @@ from tmifpe.cli.console import harmless, plain, progress_on_stderr, result_table
 from tmifpe.cli.sources import write_file
 from tmifpe.core.errors import InputError
 from tmifpe.evaluation.compare import Comparison
-from tmifpe.evaluation.result import Flag, Progress, Result
+from tmifpe.run.result import Flag, Progress, Result
 from tmifpe.report.broken import describe
 from tmifpe.report.junit import junit_xml
 from tmifpe.theory import analyse

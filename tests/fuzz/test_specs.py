@@ -15,8 +15,8 @@ from tmifpe.attacks.schedules import SCHEDULES, get_schedule
 from tmifpe.core.options import parse, spell, split_list
 from tmifpe.core.types import Threat
 from tmifpe.data import DATA, load_data
-from tmifpe.evaluation.column import column_attack
-from tmifpe.evaluation.spec import PRECISIONS, Plan, RunSpec, get_precision
+from tmifpe.run.resolve import column_attack
+from tmifpe.run.spec import PRECISIONS, Plan, RunSpec, get_precision
 from tmifpe.losses import LOSSES, get_loss
 from tmifpe.losses.loss import spelling
 from tmifpe.models import MODELS, load_model

@@ -19,8 +19,8 @@ import tmifpe
 from tests.fuzz.fuzzing import NASTY, damage, fuzz, mix, tried
 from tests.stores import same
 from tmifpe.core.errors import InputError
-from tmifpe.evaluation.outcomes import Outcomes
-from tmifpe.evaluation.result import Result
+from tmifpe.run.outcomes import Outcomes
+from tmifpe.run.result import Result
 from tmifpe.store import Store, StoredRun
 from tmifpe.store.export import outcomes_file
 from tmifpe.store.files import run_folder

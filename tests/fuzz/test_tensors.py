@@ -16,7 +16,7 @@ import tmifpe
 from tests.fuzz.fuzzing import fuzz, mix, tried
 from tests.fuzz.tensors import FLOATING, Made, tensors
 from tmifpe.data import as_data, subset
-from tmifpe.evaluation.result import Result
+from tmifpe.run.result import Result
 
 CLASSES = 3
 SHAPE = (1, 2, 2)

@@ -27,8 +27,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from tmifpe.evaluation.result import Progress as Step
-    from tmifpe.evaluation.result import Result
+    from tmifpe.run.result import Progress as Step
+    from tmifpe.run.result import Result
 
 
 def bar() -> Progress:
@@ -92,7 +92,7 @@ def percent(value: float) -> str:
 
 
 def result_table(result: Result) -> Table:
-    from tmifpe.evaluation.intervals import student
+    from tmifpe.core.stats import student
 
     spec = result.spec
     table = Table(title=plain(f"{spec.model} on {spec.data}"), show_header=False, title_justify="left")

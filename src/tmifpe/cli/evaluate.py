@@ -36,7 +36,7 @@ def evaluate(
     from tmifpe.cli.interrupt import interruptible
     from tmifpe.cli.provenance import provenance
     from tmifpe.core.errors import InputError
-    from tmifpe.evaluation.column import column_attack
+    from tmifpe.run.resolve import column_attack
     from tmifpe.store.export import adv_file
     from tmifpe.report.junit import junit_xml
 

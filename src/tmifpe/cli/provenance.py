@@ -11,7 +11,7 @@ from typing import Any
 
 def provenance(device: str = "cpu") -> dict[str, Any]:
     """What a result file carries beside its numbers, so that it can be made again."""
-    from tmifpe.evaluation.environment import machine, versions
+    from tmifpe.run.environment import machine, versions
     from tmifpe.version import __version__
 
     return {

@@ -12,7 +12,7 @@ from tmifpe.cli.options import STORE
 from tmifpe.core.errors import InputError
 
 if TYPE_CHECKING:
-    from tmifpe.evaluation.spec import RunSpec
+    from tmifpe.run.spec import RunSpec
     from tmifpe.store import Store, StoredRun
 
 runs = typer.Typer(

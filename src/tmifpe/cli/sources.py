@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
     """The model on its device, the data, and the device's name."""
     from tmifpe.data import load_data, read_indices
-    from tmifpe.evaluation.lend import pick_device
+    from tmifpe.run.prepare import pick_device
     from tmifpe.models import load_model
 
     device = pick_device(options.device)
@@ -62,7 +62,7 @@ def check_heard(options: AttackOptions, text: str) -> None:
 
     from tmifpe.attacks import ATTACKS
     from tmifpe.core.options import parse
-    from tmifpe.evaluation.autoattack import AutoAttack
+    from tmifpe.attacks.autoattack import AutoAttack
 
     name, _ = parse(text)
     if name not in (*ATTACKS, AutoAttack.name):  # a loss, or nothing that is known
@@ -159,7 +159,7 @@ def _targets(text: str | None, data: Data) -> Any:
     import torch
 
     from tmifpe.data import read_numbers
-    from tmifpe.evaluation.targets import TARGET_RULES
+    from tmifpe.run.targets import TARGET_RULES
 
     if text is None or text in TARGET_RULES:
         return text

@@ -57,7 +57,7 @@ def table1(
     from tmifpe.cli.interrupt import interruptible
     from tmifpe.cli.sources import folder_from, seeds_from
     from tmifpe.core.options import split_list
-    from tmifpe.evaluation.lend import pick_device
+    from tmifpe.run.prepare import pick_device
     from tmifpe.evaluation.paper_rows import choose_rows
     from tmifpe.evaluation.table1 import measure_row
 
@@ -79,7 +79,7 @@ def table1(
 def _checked(columns: list[str], steps: int) -> list[str]:
     """Unknown columns and missing extras are told before any compute, even if no row can be measured."""
     from tmifpe.attacks import PGD
-    from tmifpe.evaluation.column import column_attack
+    from tmifpe.run.resolve import column_attack
 
     for column in columns:
         column_attack(column, PGD(steps=steps))

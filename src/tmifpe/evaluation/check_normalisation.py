@@ -11,9 +11,9 @@ from torch import Tensor
 
 from tmifpe.attacks.queries import Queries
 from tmifpe.evaluation.flags import flag
-from tmifpe.evaluation.result import Flag
+from tmifpe.run.result import Flag
 from tmifpe.evaluation.sample import Sample, read, share
-from tmifpe.evaluation.shard import Job
+from tmifpe.run.shard import Job
 from tmifpe.models.normalize import Normalize
 
 USUAL: dict[int, dict[str, tuple[tuple[float, ...], tuple[float, ...]]]] = {

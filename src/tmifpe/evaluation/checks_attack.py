@@ -19,11 +19,11 @@ from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.evaluation.draws import undisturbed
 from tmifpe.evaluation.flags import flag
-from tmifpe.evaluation.outcomes import Mark, Outcomes
-from tmifpe.evaluation.result import Flag, Result
+from tmifpe.run.outcomes import Mark, Outcomes
+from tmifpe.run.result import Flag, Result
 from tmifpe.evaluation.sample import Sample, change_of, climbing, draw_sample, share
-from tmifpe.evaluation.shard import Job
-from tmifpe.evaluation.verify import verify
+from tmifpe.run.shard import Job
+from tmifpe.run.verify import verify
 from tmifpe.norms import get_norm
 
 _STREAM = 0x5EED  # keeps the neighbours drawn here apart from the starts of attacks, whose stages count from 0

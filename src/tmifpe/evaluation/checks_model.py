@@ -18,9 +18,9 @@ from tmifpe.attacks.rows import Problem
 from tmifpe.evaluation.check_normalisation import check_normalisation
 from tmifpe.evaluation.draws import undisturbed
 from tmifpe.evaluation.flags import flag
-from tmifpe.evaluation.result import Flag
+from tmifpe.run.result import Flag
 from tmifpe.evaluation.sample import Sample, change_of, climbing, draw_sample, share
-from tmifpe.evaluation.shard import Job
+from tmifpe.run.shard import Job
 from tmifpe.evaluation.watch import Watch
 from tmifpe.losses import get_loss
 from tmifpe.theory.formats import FORMATS

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from tmifpe.attacks import PGD
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Classifier, Model, Threat
-from tmifpe.evaluation.autoattack import AutoAttack
-from tmifpe.evaluation.column import column_attack
+from tmifpe.attacks.autoattack import AutoAttack
+from tmifpe.run.resolve import column_attack
 from tmifpe.evaluation.evaluate import evaluate
-from tmifpe.evaluation.intervals import wilson
-from tmifpe.evaluation.result import Progress, Result
+from tmifpe.core.stats import wilson
+from tmifpe.run.result import Progress, Result
 
 LOSSES = ("ce", "ce-margin", "cw", "dlr", "mifpe", "tmifpe")
 

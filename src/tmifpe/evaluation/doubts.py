@@ -18,11 +18,11 @@ from tmifpe.core.types import Data, Model
 from tmifpe.evaluation.checks_attack import check_attack
 from tmifpe.evaluation.checks_model import check_model
 from tmifpe.evaluation.draws import own_draws
-from tmifpe.evaluation.lend import Lent, lend
-from tmifpe.evaluation.outcomes import Outcomes
+from tmifpe.run.prepare import Lent, lend
+from tmifpe.run.outcomes import Outcomes
 from tmifpe.evaluation.repeats import reread
-from tmifpe.evaluation.result import Flag
-from tmifpe.evaluation.shard import Job, ShardResult
+from tmifpe.run.result import Flag
+from tmifpe.run.shard import Job, ShardResult
 
 SECOND_OPINIONS = {"float64": "fp64"}
 """What `verify` may be, and which precision that is."""

@@ -20,7 +20,7 @@ from tmifpe.attacks import PGD, Queries, Tally, attack_spelling
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.types import Classifier, Data, Model, Threat
 from tmifpe.data import as_data, subset
-from tmifpe.evaluation.asked import (
+from tmifpe.run.request import (
     MOST_DRAWS,
     as_targets,
     check_attacks,
@@ -28,16 +28,16 @@ from tmifpe.evaluation.asked import (
     check_threat,
     check_whole,
 )
-from tmifpe.evaluation.autoattack import AutoAttack
-from tmifpe.evaluation.column import AnyAttack, column_attack
+from tmifpe.attacks.autoattack import AutoAttack
+from tmifpe.run.resolve import AnyAttack, column_attack
 from tmifpe.evaluation.doubts import Doubts, second_opinion
 from tmifpe.evaluation.draws import own_draws, undisturbed
-from tmifpe.evaluation.lend import Lent, lend
-from tmifpe.evaluation.outcomes import Outcomes
-from tmifpe.evaluation.recorder import NoRecorder, Recorder
-from tmifpe.evaluation.result import Progress, Result
-from tmifpe.evaluation.shard import Job, ShardResult, run_shard
-from tmifpe.evaluation.spec import Plan, RunSpec
+from tmifpe.run.prepare import Lent, lend
+from tmifpe.run.outcomes import Outcomes
+from tmifpe.run.recorder import NoRecorder, Recorder
+from tmifpe.run.result import Progress, Result
+from tmifpe.run.shard import Job, ShardResult, run_shard
+from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.store import Store
 from tmifpe.models import check_compatible, model_identity
 from tmifpe.norms import get_norm

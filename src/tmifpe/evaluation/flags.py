@@ -7,7 +7,7 @@ __all__ = ["FLAGS", "Kind", "flag"]
 from dataclasses import dataclass
 
 from tmifpe.core.registry import Registry
-from tmifpe.evaluation.result import Flag
+from tmifpe.run.result import Flag
 
 
 @dataclass(frozen=True)

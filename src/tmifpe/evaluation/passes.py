@@ -16,8 +16,8 @@ from tmifpe.attacks.frozen import device_of, dtype_of
 from tmifpe.attacks.queries import as_logits
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Model
-from tmifpe.evaluation.lend import lend
-from tmifpe.evaluation.spec import get_precision
+from tmifpe.run.prepare import lend
+from tmifpe.run.spec import get_precision
 
 Backward: TypeAlias = Callable[[Tensor], Tensor]
 """From a gradient with respect to the logits to that with respect to the images. May be called repeatedly."""

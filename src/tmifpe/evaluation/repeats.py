@@ -12,9 +12,9 @@ from torch import Tensor
 from tmifpe.attacks.queries import Queries
 from tmifpe.core import numerics
 from tmifpe.evaluation.draws import seed_draws, undisturbed
-from tmifpe.evaluation.outcomes import Outcomes
+from tmifpe.run.outcomes import Outcomes
 from tmifpe.evaluation.sample import read
-from tmifpe.evaluation.shard import Job
+from tmifpe.run.shard import Job
 
 
 def reread(job: Job, shard: int, outcomes: Outcomes, adv: Tensor, repeats: int) -> tuple[NDArray[np.int64], int]:

@@ -16,8 +16,8 @@ from tmifpe.attacks.loop import Attack
 from tmifpe.attacks.queries import Objective, Queries
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
-from tmifpe.evaluation.lend import Lent
-from tmifpe.evaluation.shard import Job, fetch_rows, targets_of
+from tmifpe.run.prepare import Lent
+from tmifpe.run.shard import Job, fetch_rows, targets_of
 
 LARGEST = 64
 """Examples that a check may ask the model about."""

@@ -14,9 +14,9 @@ from tmifpe.attacks import PGD
 from tmifpe.core.options import parse
 from tmifpe.core.types import Threat
 from tmifpe.evaluation.compare import Comparison, compare
-from tmifpe.evaluation.intervals import wilson
+from tmifpe.core.stats import wilson
 from tmifpe.evaluation.paper_rows import Missing, Row, load_row
-from tmifpe.evaluation.result import Progress
+from tmifpe.run.result import Progress
 
 COLUMNS = ("ce", "cw", "dlr", "gama(momentum=0.75)", "mifpe", "tmifpe")
 

@@ -11,8 +11,8 @@ from typing import Any
 from tmifpe.attacks import PGD
 from tmifpe.core.types import Classifier, Data, Threat
 from tmifpe.evaluation.compare import Comparison, compare
-from tmifpe.evaluation.intervals import wilson
-from tmifpe.evaluation.result import Progress, Result
+from tmifpe.core.stats import wilson
+from tmifpe.run.result import Progress, Result
 
 
 @dataclass(frozen=True)

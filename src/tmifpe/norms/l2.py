@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tmifpe.core import seeding
+from tmifpe.core import rng
 from tmifpe.core.numerics import row_norm
 from tmifpe.core.types import Threat
 

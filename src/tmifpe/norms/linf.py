@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tmifpe.core import seeding
+from tmifpe.core import rng
 from tmifpe.core.types import Threat
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["describe"]
 
-from tmifpe.evaluation.result import Result
+from tmifpe.run.result import Result
 
 SHOWN = 20
 

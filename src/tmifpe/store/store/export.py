@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save
 
 from tmifpe.core.errors import InputError, MissingExtra, did_you_mean
-from tmifpe.evaluation.outcomes import Outcomes
-from tmifpe.evaluation.result import Result
+from tmifpe.run.outcomes import Outcomes
+from tmifpe.run.result import Result
 from tmifpe.store.rows import StoredRun
 from tmifpe.store.store import Store
 

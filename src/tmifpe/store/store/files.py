@@ -34,8 +34,8 @@ from torch import Tensor
 
 from tmifpe.attacks.queries import Tally
 from tmifpe.core.hashing import digest
-from tmifpe.evaluation.outcomes import Outcomes
-from tmifpe.evaluation.shard import ShardResult
+from tmifpe.run.outcomes import Outcomes
+from tmifpe.run.shard import ShardResult
 from tmifpe.store.errors import StoreError
 
 FOLDER = "adv"

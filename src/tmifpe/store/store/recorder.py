@@ -12,11 +12,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from tmifpe.evaluation.environment import machine, versions
-from tmifpe.evaluation.outcomes import Outcomes
-from tmifpe.evaluation.result import Result
-from tmifpe.evaluation.shard import ShardResult
-from tmifpe.evaluation.spec import Plan, RunSpec
+from tmifpe.run.environment import machine, versions
+from tmifpe.run.outcomes import Outcomes
+from tmifpe.run.result import Result
+from tmifpe.run.shard import ShardResult
+from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.store.errors import StoreError, damaged, explained
 from tmifpe.store.files import (
     About,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from tmifpe.evaluation.shard import ShardResult
-from tmifpe.evaluation.spec import Plan, RunSpec
+from tmifpe.run.shard import ShardResult
+from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.store.errors import StoreError, explained
 from tmifpe.store.files import About, attempts_on_disk, read_shard, run_folder, shard_files
 from tmifpe.store.lock import RunLock

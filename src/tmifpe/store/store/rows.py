@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from tmifpe.attacks.queries import Tally
-from tmifpe.evaluation.outcomes import Outcomes
-from tmifpe.evaluation.shard import ShardResult
-from tmifpe.evaluation.spec import Plan, RunSpec
+from tmifpe.run.outcomes import Outcomes
+from tmifpe.run.shard import ShardResult
+from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.store.errors import StoreError, damaged
 from tmifpe.store.files import outcomes_digest
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from tmifpe.attacks.queries import Tally
 from tmifpe.core.errors import InputError, shown
-from tmifpe.evaluation.outcomes import Outcomes
-from tmifpe.evaluation.result import Flag, Result
+from tmifpe.run.outcomes import Outcomes
+from tmifpe.run.result import Flag, Result
 from tmifpe.store.errors import StoreError, explained
 from tmifpe.store.files import read_adv, run_folder
 from tmifpe.store.lock import RunLock

@@ -18,13 +18,13 @@ from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Data, Threat
-from tmifpe.evaluation.autoattack import AutoAttack
-from tmifpe.evaluation.column import AnyAttack
+from tmifpe.attacks.autoattack import AutoAttack
+from tmifpe.run.resolve import AnyAttack
 from tmifpe.evaluation.draws import seed_draws, undisturbed
-from tmifpe.evaluation.lend import Lent
-from tmifpe.evaluation.outcomes import Mark, Outcomes
-from tmifpe.evaluation.targets import choose_targets
-from tmifpe.evaluation.verify import disagree, verify
+from tmifpe.run.prepare import Lent
+from tmifpe.run.outcomes import Mark, Outcomes
+from tmifpe.run.targets import choose_targets
+from tmifpe.run.verify import disagree, verify
 from tmifpe.norms import get_norm
 
 

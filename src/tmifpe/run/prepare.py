@@ -16,7 +16,7 @@ from tmifpe.attacks.frozen import device_of, dtype_of, frozen
 from tmifpe.core.errors import InputError, first_line, shown
 from tmifpe.core.numerics import compute_dtype
 from tmifpe.core.types import Model
-from tmifpe.evaluation.spec import PRECISIONS, get_precision
+from tmifpe.run.spec import PRECISIONS, get_precision
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from tmifpe.core import seeding
+from tmifpe.core import rng
 from tmifpe.core.errors import InputError, shown
 
 TARGET_RULES = ("second", "least-likely", "random")

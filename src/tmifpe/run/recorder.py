@@ -7,9 +7,9 @@ __all__ = ["NoRecorder", "Recorder"]
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from tmifpe.evaluation.result import Result
-from tmifpe.evaluation.shard import ShardResult
-from tmifpe.evaluation.spec import Plan, RunSpec
+from tmifpe.run.result import Result
+from tmifpe.run.shard import ShardResult
+from tmifpe.run.spec import Plan, RunSpec
 
 
 class Recorder(Protocol):

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from tmifpe.attacks import ATTACKS, PGD, Attack, get_attack
 from tmifpe.core.errors import InputError, did_you_mean
 from tmifpe.core.options import parse, spell
-from tmifpe.evaluation.autoattack import AutoAttack
+from tmifpe.attacks.autoattack import AutoAttack
 from tmifpe.losses import LOSSES
 
 AnyAttack: TypeAlias = Attack | AutoAttack

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from tmifpe.attacks.queries import Tally
 from tmifpe.core.options import parse
-from tmifpe.evaluation.intervals import student, wilson
-from tmifpe.evaluation.outcomes import Mark, Outcomes
-from tmifpe.evaluation.spec import Plan, RunSpec
+from tmifpe.core.stats import student, wilson
+from tmifpe.run.outcomes import Mark, Outcomes
+from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.version import __version__
 
 
