@@ -31,8 +31,8 @@ from tests.masked import (
 )
 from tmifpe import PGD, Result, Threat, evaluate, load_data, load_model
 from tmifpe.attacks import fgsm
-from tmifpe.evaluation.checks_attack import check_monotone
-from tmifpe.evaluation.flags import FLAGS
+from tmifpe.checks.attack import check_monotone
+from tmifpe.checks.flags import FLAGS
 from tmifpe.models.normalize import Normalize
 
 EPS = 0.05

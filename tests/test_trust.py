@@ -16,8 +16,8 @@ from tmifpe import PGD, InputError, Threat, evaluate
 from tmifpe.cli import app
 from tmifpe.core.stats import student
 from tmifpe.run.outcomes import Mark, Outcomes
-from tmifpe.evaluation.sample import LARGEST
-from tmifpe.evaluation.watch import Watch
+from tmifpe.checks.sample import LARGEST
+from tmifpe.checks.watcher import Watch
 
 THREAT = Threat("linf", 0.05)
 ATTACK = PGD(steps=8)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tmifpe.core.types import Classifier, Data, Threat
     from tmifpe.data import load_data
     from tmifpe.evaluation.audit import Audit, audit
-    from tmifpe.evaluation.checks_attack import check_monotone
+    from tmifpe.checks.attack import check_monotone
     from tmifpe.evaluation.compare import Comparison, compare
     from tmifpe.evaluation.evaluate import evaluate
     from tmifpe.run.outcomes import Outcome, Outcomes
@@ -68,7 +68,7 @@ _HOMES = {
     "tmifpe.core.types": ["Classifier", "Data", "Threat"],
     "tmifpe.data": ["load_data"],
     "tmifpe.evaluation.audit": ["Audit", "audit"],
-    "tmifpe.evaluation.checks_attack": ["check_monotone"],
+    "tmifpe.checks.attack": ["check_monotone"],
     "tmifpe.evaluation.compare": ["Comparison", "compare"],
     "tmifpe.evaluation.evaluate": ["evaluate"],
     "tmifpe.run.outcomes": ["Outcome", "Outcomes"],

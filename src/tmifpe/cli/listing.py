@@ -14,7 +14,7 @@ KINDS = {
     "attacks": "tmifpe.attacks:ATTACKS",
     "models": "tmifpe.models:MODELS",
     "data": "tmifpe.data:DATA",
-    "flags": "tmifpe.evaluation.flags:FLAGS",
+    "flags": "tmifpe.checks.flags:FLAGS",
 }
 
 

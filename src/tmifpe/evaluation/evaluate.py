@@ -30,7 +30,7 @@ from tmifpe.run.request import (
 )
 from tmifpe.attacks.autoattack import AutoAttack
 from tmifpe.run.resolve import AnyAttack, column_attack
-from tmifpe.evaluation.doubts import Doubts, second_opinion
+from tmifpe.checks.checks import Doubts, second_opinion
 from tmifpe.evaluation.draws import own_draws, undisturbed
 from tmifpe.run.prepare import Lent, lend
 from tmifpe.run.outcomes import Outcomes

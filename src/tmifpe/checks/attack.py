@@ -18,10 +18,10 @@ from tmifpe.attacks.loop import Attack, Loop, run
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.evaluation.draws import undisturbed
-from tmifpe.evaluation.flags import flag
+from tmifpe.checks.flags import flag
 from tmifpe.run.outcomes import Mark, Outcomes
 from tmifpe.run.result import Flag, Result
-from tmifpe.evaluation.sample import Sample, change_of, climbing, draw_sample, share
+from tmifpe.checks.sample import Sample, change_of, climbing, draw_sample, share
 from tmifpe.run.shard import Job
 from tmifpe.run.verify import verify
 from tmifpe.norms import get_norm

@@ -15,13 +15,13 @@ from torch import Tensor
 from tmifpe.attacks.loop import Attack
 from tmifpe.attacks.queries import Objective
 from tmifpe.attacks.rows import Problem
-from tmifpe.evaluation.check_normalisation import check_normalisation
+from tmifpe.checks.normalisation import check_normalisation
 from tmifpe.evaluation.draws import undisturbed
-from tmifpe.evaluation.flags import flag
+from tmifpe.checks.flags import flag
 from tmifpe.run.result import Flag
-from tmifpe.evaluation.sample import Sample, change_of, climbing, draw_sample, share
+from tmifpe.checks.sample import Sample, change_of, climbing, draw_sample, share
 from tmifpe.run.shard import Job
-from tmifpe.evaluation.watch import Watch
+from tmifpe.checks.watcher import Watch
 from tmifpe.losses import get_loss
 from tmifpe.theory.formats import FORMATS
 

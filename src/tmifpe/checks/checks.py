@@ -15,12 +15,12 @@ from torch import Tensor
 from tmifpe.attacks.queries import Queries
 from tmifpe.core.errors import InputError, ModelError, did_you_mean, first_line
 from tmifpe.core.types import Data, Model
-from tmifpe.evaluation.checks_attack import check_attack
-from tmifpe.evaluation.checks_model import check_model
+from tmifpe.checks.attack import check_attack
+from tmifpe.checks.model import check_model
 from tmifpe.evaluation.draws import own_draws
 from tmifpe.run.prepare import Lent, lend
 from tmifpe.run.outcomes import Outcomes
-from tmifpe.evaluation.repeats import reread
+from tmifpe.checks.redraw import reread
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job, ShardResult
 

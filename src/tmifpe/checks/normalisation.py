@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from tmifpe.attacks.queries import Queries
-from tmifpe.evaluation.flags import flag
+from tmifpe.checks.flags import flag
 from tmifpe.run.result import Flag
-from tmifpe.evaluation.sample import Sample, read, share
+from tmifpe.checks.sample import Sample, read, share
 from tmifpe.run.shard import Job
 from tmifpe.models.normalize import Normalize
 

@@ -13,7 +13,7 @@ from tmifpe.attacks.queries import Queries
 from tmifpe.core import numerics
 from tmifpe.evaluation.draws import seed_draws, undisturbed
 from tmifpe.run.outcomes import Outcomes
-from tmifpe.evaluation.sample import read
+from tmifpe.checks.sample import read
 from tmifpe.run.shard import Job
 
 
