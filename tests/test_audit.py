@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 import tmifpe
 from tmifpe.cli import app
-from tmifpe.evaluation.exact import exact, pinned
-from tmifpe.evaluation.measured import Finding, Quantiles, Side, compare_gradients
-from tmifpe.evaluation.passes import network_in
-from tmifpe.evaluation.verdicts import verdicts
+from tmifpe.audit.reference_gradient import exact, pinned
+from tmifpe.audit.gradient_errors import Finding, Quantiles, Side, compare_gradients
+from tmifpe.audit.at_precision import network_in
+from tmifpe.audit.advice import verdicts
 from tmifpe.losses import get_loss
 from tmifpe.theory.formats import FORMATS
 

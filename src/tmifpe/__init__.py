@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tmifpe.attacks import GAMA, PGD, bim, fgsm, get_attack, mim
     from tmifpe.core.types import Classifier, Data, Threat
     from tmifpe.data import load_data
-    from tmifpe.evaluation.audit import Audit, audit
+    from tmifpe.audit.audit import Audit, audit
     from tmifpe.checks.attack import check_monotone
     from tmifpe.evaluation.compare import Comparison, compare
     from tmifpe.evaluation.evaluate import evaluate
@@ -67,7 +67,7 @@ _HOMES = {
     "tmifpe.attacks": ["GAMA", "PGD", "bim", "fgsm", "get_attack", "mim"],
     "tmifpe.core.types": ["Classifier", "Data", "Threat"],
     "tmifpe.data": ["load_data"],
-    "tmifpe.evaluation.audit": ["Audit", "audit"],
+    "tmifpe.audit.audit": ["Audit", "audit"],
     "tmifpe.checks.attack": ["check_monotone"],
     "tmifpe.evaluation.compare": ["Comparison", "compare"],
     "tmifpe.evaluation.evaluate": ["evaluate"],

@@ -14,8 +14,8 @@ from tmifpe.cli.options import SourceOptions
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tmifpe.evaluation.audit import Audit
-    from tmifpe.evaluation.measured import Quantiles
+    from tmifpe.audit.audit import Audit
+    from tmifpe.audit.gradient_errors import Quantiles
 
 
 def audit(

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tmifpe.core.errors import InputError
-from tmifpe.evaluation.measured import Finding, Flags, Measured, Reals, summarise
-from tmifpe.evaluation.verdicts import verdicts
+from tmifpe.audit.gradient_errors import Finding, Flags, Measured, Reals, summarise
+from tmifpe.audit.advice import verdicts
 from tmifpe.theory.formats import format_of
 from tmifpe.version import __version__
 

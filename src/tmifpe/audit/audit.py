@@ -19,11 +19,11 @@ from tmifpe.core.numerics import is_usable, margin
 from tmifpe.core.types import Classifier, Data, Model
 from tmifpe.data import as_data, subset
 from tmifpe.run.request import check_model, check_whole
-from tmifpe.evaluation.audit_result import Audit, Cell
+from tmifpe.audit.result import Audit, Cell
 from tmifpe.evaluation.draws import own_draws
-from tmifpe.evaluation.exact import exact, gradient, pinned
-from tmifpe.evaluation.measured import Flags, Measured, compare_gradients
-from tmifpe.evaluation.passes import Network, network_in
+from tmifpe.audit.reference_gradient import exact, gradient, pinned
+from tmifpe.audit.gradient_errors import Flags, Measured, compare_gradients
+from tmifpe.audit.at_precision import Network, network_in
 from tmifpe.run.spec import get_precision
 from tmifpe.losses import Loss, get_loss, spelling
 from tmifpe.models import check_compatible

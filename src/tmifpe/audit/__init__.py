@@ -1,0 +1,1 @@
+"""What floating point does to the gradients of losses on a model."""
