@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tmifpe.evaluation.paper_rows import paper_rows, weights_needed
-from tmifpe.evaluation.table1 import MeasuredRow
+from tmifpe.paper.rows import paper_rows, weights_needed
+from tmifpe.paper.table1 import MeasuredRow
 from tmifpe.report import comparison, table1, targeted
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -14,8 +14,8 @@ from tests.data_files import make_cifar, make_idx
 from tests.model_files import save_zoo
 from tmifpe import InputError
 from tmifpe.cli import app
-from tmifpe.evaluation.paper_rows import choose_rows, paper_rows
-from tmifpe.evaluation.table1 import printed_value
+from tmifpe.paper.rows import choose_rows, paper_rows
+from tmifpe.paper.table1 import printed_value
 from tmifpe.models.mnist import fast_network
 from tmifpe.report import table1 as report
 
@@ -105,7 +105,7 @@ def test_a_row_is_measured_beside_what_is_printed(home):
 
 
 def test_an_export_named_after_its_row_is_found(tmp_path, monkeypatch):
-    from tmifpe.evaluation import paper_rows as module
+    from tmifpe.paper import rows as module
 
     seen = []
     monkeypatch.setattr(module, "load_model", lambda text, *, weights, device: seen.append((text, weights)))
@@ -126,7 +126,7 @@ def test_a_file_that_does_not_fit_is_said_and_the_rest_goes_on(home, tmp_path):
 
 
 def test_weights_of_the_zoo_are_found_in_its_layout_or_by_a_name_that_is_unique(tmp_path, monkeypatch):
-    from tmifpe.evaluation import paper_rows as module
+    from tmifpe.paper import rows as module
 
     seen = []
 

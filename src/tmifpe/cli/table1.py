@@ -58,8 +58,8 @@ def table1(
     from tmifpe.cli.sources import folder_from, seeds_from
     from tmifpe.core.options import split_list
     from tmifpe.run.prepare import pick_device
-    from tmifpe.evaluation.paper_rows import choose_rows
-    from tmifpe.evaluation.table1 import measure_row
+    from tmifpe.paper.rows import choose_rows
+    from tmifpe.paper.table1 import measure_row
 
     if rows is not None and not split_list(rows):
         raise InputError("--rows is empty; leave it out to measure every row, which takes many hours")

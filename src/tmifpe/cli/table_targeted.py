@@ -37,7 +37,7 @@ def table_targeted(
     from tmifpe.cli.interrupt import interruptible
     from tmifpe.cli.provenance import provenance
     from tmifpe.core.options import split_list
-    from tmifpe.evaluation.targeted import targeted_rows
+    from tmifpe.paper.targeted import targeted_rows
     from tmifpe.report import targeted as report
 
     if weights and len(weights) != len(models):

@@ -15,7 +15,7 @@ from tmifpe.core.options import parse
 from tmifpe.core.types import Threat
 from tmifpe.evaluation.compare import Comparison, compare
 from tmifpe.core.stats import wilson
-from tmifpe.evaluation.paper_rows import Missing, Row, load_row
+from tmifpe.paper.rows import Missing, Row, load_row
 from tmifpe.run.result import Progress
 
 COLUMNS = ("ce", "cw", "dlr", "gama(momentum=0.75)", "mifpe", "tmifpe")

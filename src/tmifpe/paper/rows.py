@@ -66,7 +66,7 @@ def paper_rows() -> tuple[Row, ...]:
     >>> len(paper_rows()), paper_rows()[4].printed["ce"]
     (30, 86.82)
     """
-    text = resources.files("tmifpe.evaluation").joinpath("table1.json").read_text(encoding="utf-8")
+    text = resources.files("tmifpe.paper").joinpath("table1.json").read_text(encoding="utf-8")
     plain: list[dict[str, Any]] = json.loads(text)["rows"]
     return tuple(Row(number=number, **row) for number, row in enumerate(plain, 1))
 
