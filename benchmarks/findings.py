@@ -22,10 +22,10 @@ from torch import Tensor, nn
 import tmifpe
 from tmifpe.core.types import Classifier, Data
 from tmifpe.evaluation.compare import mcnemar
-from tmifpe.run.result import Result
 from tmifpe.losses.catalogue import LOSSES
 from tmifpe.losses.ce_margin import CEMargin
 from tmifpe.losses.scaled import choose_t, rows_of
+from tmifpe.run.result import Result
 from tmifpe.theory.solver import T_TWO, height, local_maxima, one_step_t, solve_t
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -149,7 +149,7 @@ class Corners(PGD):
 
     def step(self, problem: Problem, state: AscentState, evaluated: Evaluated) -> AscentState:
         k = int(state.looks.max())
-        draw = seeding.uniform(problem.seed, problem.indices, problem.stage, k, tuple(problem.x.shape[1:]))
+        draw = rng.uniform(problem.seed, problem.indices, problem.stage, k, tuple(problem.x.shape[1:]))
         corner = problem.x + problem.threat.eps * torch.sign(draw - 0.5)
         moved = get_norm(problem.threat.norm).project(corner, problem.x, problem.threat)
         return AscentState(moved, state.x, state.velocity, state.looks + 1)

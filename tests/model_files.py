@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from tmifpe.core.torchvision_repair import import_extra
+from tmifpe.core.extras import import_extra
 from tmifpe.models.digits import DigitsCNN
 from tmifpe.models.mnist import LeNet5, SmallCNN, fast_network
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import tmifpe
+from tmifpe.audits.advice import verdicts
+from tmifpe.audits.at_precision import at_precision
+from tmifpe.audits.gradient_errors import Finding, Quantiles, Side, compare_gradients
+from tmifpe.audits.reference_gradient import exact, pinned
 from tmifpe.cli import app
-from tmifpe.audit.reference_gradient import exact, pinned
-from tmifpe.audit.gradient_errors import Finding, Quantiles, Side, compare_gradients
-from tmifpe.audit.at_precision import network_in
-from tmifpe.audit.advice import verdicts
 from tmifpe.losses import get_loss
 from tmifpe.theory.formats import FORMATS
 
@@ -269,7 +269,7 @@ def test_a_random_model_is_said_to_be_random_and_leaves_the_generator_alone() ->
 
 def test_network_runs_for_real_where_it_can() -> None:
     model, x, _ = saturated(3.0)
-    with network_in(model, "bf16", x) as network:
+    with at_precision(model, "bf16", x) as network:
         logits, back = network.forward(x)
         assert logits.dtype == torch.bfloat16
         assert back(torch.ones_like(logits)).shape == x.shape

@@ -13,7 +13,7 @@ import tmifpe
 from tests.linear import Linear, distance, examples
 from tmifpe import InputError, MissingExtra, Threat
 from tmifpe.attacks.autoattack import AutoAttack
-from tmifpe.run.resolve import column_attack
+from tmifpe.run.resolve import resolve_attack
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_breaks_what_is_easy_and_says_with_what():
     assert (result.outcomes.margin > 0).all()
     assert (result.outcomes.size <= 0.3 * (1 + 1e-6)).all()
     assert result.seconds > 0
-    assert column_attack(result.spec.attacks[0]) == AutoAttack()
+    assert resolve_attack(result.spec.attacks[0]) == AutoAttack()
 
 
 def test_leaves_no_trace(capsys):
@@ -157,14 +157,14 @@ def test_three_classes_are_too_few():
 def test_bad_spellings_are_one_sentence():
     for text in ("autoattack(version=rand)", "autoattack(batch_size=0)", "autoattack(pyautoattack=9.9.9)"):
         with pytest.raises(InputError) as caught:
-            column_attack(text)
+            resolve_attack(text)
         assert "\n" not in str(caught.value)
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyautoattack", None)
     with pytest.raises(MissingExtra, match=r"tmifpe\[autoattack\]"):
-        column_attack("autoattack")
+        resolve_attack("autoattack")
 
 
 def test_a_shard_is_one_of_its_own_batches_whatever_else_is_asked():

@@ -18,9 +18,9 @@ from tmifpe import PGD, InputError, Threat
 from tmifpe.attacks import GAMA, bim, fgsm
 from tmifpe.cli import app
 from tmifpe.cli.compare import flags_raised
-from tmifpe.run.resolve import column_attack
 from tmifpe.evaluation.compare import Comparison, Pair, holm, mcnemar
 from tmifpe.report.comparison import significance, spread
+from tmifpe.run.resolve import resolve_attack
 
 SEEDS = (0, 1, 2)
 
@@ -106,13 +106,13 @@ def test_words_follow_the_numbers(row):
 
 def test_columns_are_losses_or_attacks():
     base = PGD(steps=7, restarts=2, momentum=0.5)
-    assert column_attack("mifpe(T=10)", base) == PGD(loss="mifpe(T=10)", steps=7, restarts=2, momentum=0.5)
-    assert column_attack("gama(momentum=0.75)", base) == GAMA(momentum=0.75, steps=7, restarts=2)
-    assert column_attack("gama(steps=9)", base) == GAMA(steps=9, restarts=2)
-    assert column_attack("gama") == GAMA()
-    assert column_attack("fgsm", base) == fgsm()
-    assert column_attack("bim", base) == bim(steps=7)
-    assert column_attack("tmifpe") == PGD()
+    assert resolve_attack("mifpe(T=10)", base) == PGD(loss="mifpe(T=10)", steps=7, restarts=2, momentum=0.5)
+    assert resolve_attack("gama(momentum=0.75)", base) == GAMA(momentum=0.75, steps=7, restarts=2)
+    assert resolve_attack("gama(steps=9)", base) == GAMA(steps=9, restarts=2)
+    assert resolve_attack("gama") == GAMA()
+    assert resolve_attack("fgsm", base) == fgsm()
+    assert resolve_attack("bim", base) == bim(steps=7)
+    assert resolve_attack("tmifpe") == PGD()
 
 
 @pytest.mark.parametrize("text", ["gamma", "gama(momentun=1)", "tmifpe(x=1)", "pgd(loss=cee)", "gama("])

@@ -1,4 +1,4 @@
-"""The foundations: seeding, options, registry, threat."""
+"""The foundations: rng, options, registry, threat."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tmifpe
-from tmifpe.core import numerics, seeding
+from tmifpe.core import numerics, rng
 from tmifpe.core.errors import InputError
 from tmifpe.core.options import parse, spell, split_list
 from tmifpe.core.registry import Registry
@@ -21,7 +21,7 @@ from tmifpe.core.types import Threat
 
 
 def test_uniform_numbers_are_uniform_and_independent():
-    u = seeding.uniform(0, torch.arange(4000), 0, 0, (50,)).double()
+    u = rng.uniform(0, torch.arange(4000), 0, 0, (50,)).double()
     assert 0 <= u.min() < 1e-4
     assert 1 - 1e-4 < u.max() < 1
     assert abs(u.mean() - 0.5) < 3e-3
@@ -34,7 +34,7 @@ def test_uniform_numbers_are_uniform_and_independent():
 
 
 def test_normal_numbers_are_normal():
-    z = seeding.normal(1, torch.arange(4000), 0, 0, (50,)).double()
+    z = rng.normal(1, torch.arange(4000), 0, 0, (50,)).double()
     assert torch.isfinite(z).all()
     assert abs(z.mean()) < 5e-3
     assert abs(z.std() - 1) < 5e-3
@@ -43,8 +43,8 @@ def test_normal_numbers_are_normal():
 
 @given(st.integers(0, 2**62), st.integers(0, 2**40), st.integers(0, 5), st.integers(0, 5))
 def test_a_stream_is_a_function_of_its_key(seed, index, stage, restart):
-    alone = seeding.uniform(seed, torch.tensor([index]), stage, restart, (3,))
-    company = seeding.uniform(seed, torch.tensor([1, index, 7]), stage, restart, (3,))
+    alone = rng.uniform(seed, torch.tensor([index]), stage, restart, (3,))
+    company = rng.uniform(seed, torch.tensor([1, index, 7]), stage, restart, (3,))
     assert torch.equal(alone[0], company[1])
 
 

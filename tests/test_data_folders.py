@@ -56,7 +56,7 @@ def test_grey_images_keep_one_channel(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bicubic", [False, True])
 @pytest.mark.parametrize("size", [(60, 40), (300, 500), (257, 256), (256, 256)])
 def test_resize_is_torchvisions(tmp_path: Path, bicubic: bool, size: tuple[int, int]) -> None:
-    from tmifpe.core.torchvision_repair import import_extra
+    from tmifpe.core.extras import import_extra
 
     pytest.importorskip("PIL.Image")
     transforms = import_extra("torchvision.transforms", "this test", "torchvision", uses_torchvision=True)

@@ -13,7 +13,8 @@ import torch
 from tests.model_files import MAKERS, images, save_hf, save_zoo
 from tmifpe.core import torchvision_repair
 from tmifpe.core.errors import InputError, MissingExtra
-from tmifpe.core.torchvision_repair import heal_torchvision, import_extra
+from tmifpe.core.extras import import_extra
+from tmifpe.core.torchvision_repair import heal_torchvision
 from tmifpe.models import load_model
 from tmifpe.models.robustbench_zoo import import_zoo
 

@@ -283,14 +283,14 @@ def test_options_that_an_attack_would_not_hear_are_refused(words, wanted):
 
 
 def test_a_device_is_called_what_tensors_call_it():
-    from tmifpe.run.prepare import lend, pick_device
+    from tmifpe.run.prepared_model import pick_device
 
     assert (
         pick_device("cpu:0") == torch.zeros(1).device == pick_device("auto" if not torch.cuda.is_available() else "cpu")
     )
     model = Linear(3)
-    with lend(model, device="cpu:0") as lent:
-        assert lent.model is model
+    with prepare_model(model, device="cpu:0") as prepared:
+        assert prepared.model is model
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-0.42, 2.82), (-2.1, 2.6)])

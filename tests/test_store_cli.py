@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tmifpe.store.export import robustbench_file
 from typer.testing import CliRunner
 
 import tmifpe
 from tests.stores import CLI, SHARD, THREAT, Killed, N, ask, command, environment, killed_after, same
 from tmifpe.cli import app
 from tmifpe.core.errors import InputError
+from tmifpe.report.junit import junit_xml
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.store import Store
-from tmifpe.store.export import robustbench_file
-from tmifpe.report.junit import junit_xml
 from tmifpe.testing import assert_robust
 
 

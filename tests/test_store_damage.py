@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tmifpe.store.repair import repair
 
 from tests.stores import SHARD, Killed, N, ask, attempt, killed_after, same
 from tmifpe.core.errors import InputError
 from tmifpe.store import Store, StoreError, files, schema
-from tmifpe.store.repair import repair
 
 DATABASE = "runs.sqlite"
 

@@ -9,13 +9,13 @@ import time
 
 import pytest
 import torch
+from tmifpe.store.lock import RunLock
 
 import tmifpe
 from tests.stores import SHARD, THREAT, Killed, N, ask, killed_after, same
 from tmifpe.core.errors import InputError
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.store import Store, StoreError, files, lock, recorder
-from tmifpe.store.lock import RunLock
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from tests.data_files import make_cifar, make_idx
 from tests.model_files import save_zoo
 from tmifpe import InputError
 from tmifpe.cli import app
+from tmifpe.models.mnist import fast_network
 from tmifpe.paper.rows import choose_rows, paper_rows
 from tmifpe.paper.table1 import printed_value
-from tmifpe.models.mnist import fast_network
 from tmifpe.report import table1 as report
 
 LOSSES = ["ce", "cw", "dlr", "gama", "mifpe", "tmifpe", "autoattack"]

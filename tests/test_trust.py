@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from tests.masked import Honest, Normed, Wrapped, cancelling, drop, images, noise, quantise
 from tmifpe import PGD, InputError, Threat, evaluate
+from tmifpe.checks.sample import LARGEST
+from tmifpe.checks.watcher import ForwardWatcher
 from tmifpe.cli import app
 from tmifpe.core.stats import student
 from tmifpe.run.outcomes import Mark, Outcomes
-from tmifpe.checks.sample import LARGEST
-from tmifpe.checks.watcher import Watch
 
 THREAT = Threat("linf", 0.05)
 ATTACK = PGD(steps=8)
@@ -76,9 +76,9 @@ def test_a_model_and_the_callers_generators_are_left_alone():
     model = Normed(train=True).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     evaluate(Unsteady(), labelled(), THREAT, ATTACK, repeats=3)
-    from tmifpe.evaluation.draws import undisturbed
+    from tmifpe.attacks.frozen import preserved_state
 
-    with undisturbed(model, torch.device("cpu")), torch.no_grad():
+    with preserved_state(model, torch.device("cpu")), torch.no_grad():
         model(images())
         model.norm.running_mean += 1
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
@@ -193,13 +193,13 @@ def test_a_later_attack_that_sees_clears_the_mark_of_a_blind_one():
 def test_watching_sees_only_its_own():
     x = torch.rand(2, 1, 4, 4)
     torch.nn.functional.dropout(x, 0.5)
-    with Watch() as quiet:
+    with ForwardWatcher() as quiet:
         torch.nn.functional.dropout(x, 0.5, training=False)
         torch.dropout(x, 0.0, True)
         torch.nn.functional.scaled_dot_product_attention(x, x, x)
         torch.nn.functional.batch_norm(x, torch.zeros(1), torch.ones(1))
     assert (quiet.dropout, quiet.batch_statistics, quiet.gradient) == (False, False, False)
-    with Watch() as loud:
+    with ForwardWatcher() as loud:
         torch.dropout(x, 0.5, True)
         torch.batch_norm(x, None, None, None, None, True, 0.1, 1e-5, False)
         leaf = x.clone().requires_grad_()

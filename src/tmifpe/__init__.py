@@ -19,17 +19,17 @@ from tmifpe.version import __version__
 if TYPE_CHECKING:
     from tmifpe import theory
     from tmifpe.attacks import GAMA, PGD, bim, fgsm, get_attack, mim
+    from tmifpe.audits.audit import Audit, audit
+    from tmifpe.checks.attack import check_monotone
     from tmifpe.core.types import Classifier, Data, Threat
     from tmifpe.data import load_data
-    from tmifpe.audit.audit import Audit, audit
-    from tmifpe.checks.attack import check_monotone
     from tmifpe.evaluation.compare import Comparison, compare
     from tmifpe.evaluation.evaluate import evaluate
+    from tmifpe.losses import get_loss
+    from tmifpe.models import load_model
     from tmifpe.run.outcomes import Outcome, Outcomes
     from tmifpe.run.result import Flag, Progress, Result
     from tmifpe.store import Store
-    from tmifpe.losses import get_loss
-    from tmifpe.models import load_model
 
 __all__ = [
     "GAMA",
@@ -67,7 +67,7 @@ _HOMES = {
     "tmifpe.attacks": ["GAMA", "PGD", "bim", "fgsm", "get_attack", "mim"],
     "tmifpe.core.types": ["Classifier", "Data", "Threat"],
     "tmifpe.data": ["load_data"],
-    "tmifpe.audit.audit": ["Audit", "audit"],
+    "tmifpe.audits.audit": ["Audit", "audit"],
     "tmifpe.checks.attack": ["check_monotone"],
     "tmifpe.evaluation.compare": ["Comparison", "compare"],
     "tmifpe.evaluation.evaluate": ["evaluate"],

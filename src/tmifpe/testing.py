@@ -9,8 +9,8 @@ from typing import Any
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.evaluation.evaluate import evaluate
-from tmifpe.run.result import Result
 from tmifpe.report.broken import describe
+from tmifpe.run.result import Result
 
 
 def assert_robust(

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from tests.model_files import images, onnx_bytes, save_pt2, tiny
 from tmifpe.core.errors import InputError
-from tmifpe.core.torchvision_repair import import_extra
+from tmifpe.core.extras import import_extra
 from tmifpe.models import load_model
 
 MARK = Path("the-payload-ran")

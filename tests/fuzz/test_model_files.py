@@ -22,7 +22,7 @@ from torch import nn
 from tests.fuzz.fuzzing import damage, damage_inside, fuzz, tried
 from tests.model_files import images, onnx_bytes, save_pt2, save_script, tiny
 from tmifpe.core.errors import InputError
-from tmifpe.core.torchvision_repair import import_extra
+from tmifpe.core.extras import import_extra
 from tmifpe.models import load_model
 from tmifpe.models.weights import load_weights, read_weights
 

@@ -24,12 +24,12 @@ from tests.fuzz.test_store import Tiny, examples
 from tmifpe.cli.audit import audit_table
 from tmifpe.cli.compare import comparison_table
 from tmifpe.cli.console import harmless, plain, progress_on_stderr, result_table
-from tmifpe.cli.sources import write_file
+from tmifpe.cli.parse import write_file
 from tmifpe.core.errors import InputError
 from tmifpe.evaluation.compare import Comparison
-from tmifpe.run.result import Flag, Progress, Result
 from tmifpe.report.broken import describe
 from tmifpe.report.junit import junit_xml
+from tmifpe.run.result import Flag, Progress, Result
 from tmifpe.theory import analyse
 
 NAMES = (

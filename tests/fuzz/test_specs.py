@@ -15,12 +15,12 @@ from tmifpe.attacks.schedules import SCHEDULES, get_schedule
 from tmifpe.core.options import parse, spell, split_list
 from tmifpe.core.types import Threat
 from tmifpe.data import DATA, load_data
-from tmifpe.run.resolve import column_attack
-from tmifpe.run.spec import PRECISIONS, Plan, RunSpec, get_precision
 from tmifpe.losses import LOSSES, get_loss
 from tmifpe.losses.loss import spelling
 from tmifpe.models import MODELS, load_model
 from tmifpe.norms import NORMS, get_norm
+from tmifpe.run.resolve import resolve_attack
+from tmifpe.run.spec import PRECISIONS, Plan, RunSpec, get_precision
 from tmifpe.theory.formats import FORMATS, format_of
 
 NUMBERS = ["0", "1", "-1", "2", "0.5", "1e-320", "1e308", "1e400", "nan", "inf", "-0.0", "1" + "0" * 30, "9" * 400]
@@ -105,9 +105,9 @@ def test_attack(text: str) -> None:
 
 @fuzz(25, 200, text=TEXTS)
 def test_column(text: str) -> None:
-    found = tried(lambda: column_attack(text))
+    found = tried(lambda: resolve_attack(text))
     if found is not None:
-        assert column_attack(attack_spelling(found)) == found
+        assert resolve_attack(attack_spelling(found)) == found
 
 
 ODD = st.sampled_from([None, True, 5, -1.5, 10**400, b"ce", (), [], {}, object, ["ce"], math.nan])

@@ -18,9 +18,9 @@ from tmifpe.attacks.queries import Queries
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
-from tmifpe.core.torchvision_repair import import_extra
+from tmifpe.core.extras import import_extra
+from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Threat
-from tmifpe.evaluation.draws import own_draws
 from tmifpe.norms import get_norm
 
 _NORMS = {"linf": "Linf", "l2": "L2"}
@@ -144,7 +144,7 @@ def _quiet(device: torch.device) -> Iterator[None]:
     """Within, AutoAttack may seed the global generators, set the tracer and print; after, all is as before."""
     trace = sys.gettrace()
     try:
-        with own_draws(device), contextlib.redirect_stdout(sys.stderr):
+        with preserved_rng(device), contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
         sys.settrace(trace)

@@ -1,8 +1,8 @@
-"""A model lent to an attack: in eval mode, without parameter gradients, and given back exactly as it came."""
+"""A model prepared to an attack: in eval mode, without parameter gradients, and given back exactly as it came."""
 
 from __future__ import annotations
 
-__all__ = ["buffers_kept", "device_of", "dtype_of", "frozen"]
+__all__ = ["device_of", "dtype_of", "frozen", "preserved_buffers", "preserved_state"]
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +11,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Model
 
 
@@ -30,7 +31,7 @@ def frozen(model: Model) -> Iterator[Model]:
         model.eval()
         for parameter, _ in wanted:
             parameter.requires_grad_(False)
-        with buffers_kept(model):
+        with preserved_buffers(model):
             yield model
     finally:
         for module, training in modes:
@@ -40,7 +41,7 @@ def frozen(model: Model) -> Iterator[Model]:
 
 
 @contextmanager
-def buffers_kept(model: Model) -> Iterator[None]:
+def preserved_buffers(model: Model) -> Iterator[None]:
     """After: every buffer as it was, whatever forward passes did to it: BatchNorm in train mode moves its averages."""
     kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()] if isinstance(model, nn.Module) else []
     try:
@@ -49,6 +50,13 @@ def buffers_kept(model: Model) -> Iterator[None]:
         with torch.no_grad():
             for buffer, before in kept:
                 buffer.copy_(before)
+
+
+@contextmanager
+def preserved_state(model: Model, device: torch.device) -> Iterator[None]:
+    """Leaves the caller's RNG and the model's buffers as they were."""
+    with preserved_rng(device), preserved_buffers(model):
+        yield
 
 
 def dtype_of(model: Model) -> torch.dtype | None:

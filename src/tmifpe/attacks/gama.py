@@ -13,7 +13,7 @@ from torch import Tensor
 from tmifpe.attacks.ascent import Ascent, AscentState, is_number
 from tmifpe.attacks.queries import Objective
 from tmifpe.attacks.rows import Problem
-from tmifpe.core import numerics, seeding
+from tmifpe.core import numerics, rng
 from tmifpe.core.errors import InputError, shown
 from tmifpe.norms import get_norm
 
@@ -66,7 +66,7 @@ class GAMA(Ascent):
     def start(self, problem: Problem, restart: int) -> Tensor:
         """A random point of the ball's surface: ±eps per pixel by a fair coin (Linf), a random direction (L2)."""
         norm, x = get_norm(problem.threat.norm), problem.x
-        noise = seeding.normal(problem.seed, problem.indices, problem.stage, restart, tuple(x.shape[1:])).to(x.dtype)
+        noise = rng.normal(problem.seed, problem.indices, problem.stage, restart, tuple(x.shape[1:])).to(x.dtype)
         return norm.project(x + problem.threat.eps * norm.direction(noise), x, problem.threat)
 
 

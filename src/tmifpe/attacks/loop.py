@@ -336,8 +336,8 @@ def strongest(
     """What calling an attack does: every step for every example, and the strongest points as the answer."""
     problem = _checked(x, labels, threat, targets, seed, indices)
     model = model.module if isinstance(model, Classifier) else model  # its parameters say device and dtype
-    with frozen(model) as lent:
-        queries = Queries(lent, dtype_of(model) or x.dtype)
+    with frozen(model) as prepared:
+        queries = Queries(prepared, dtype_of(model) or x.dtype)
         return run(attack, problem, queries, Loop(batch_size, "strongest")).adv.to(x.dtype)
 
 

@@ -14,17 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tmifpe.attacks.frozen import preserved_state
 from tmifpe.attacks.loop import Attack, Loop, run
 from tmifpe.attacks.rows import Problem
-from tmifpe.core import numerics
-from tmifpe.evaluation.draws import undisturbed
 from tmifpe.checks.flags import flag
+from tmifpe.checks.sample import Sample, change_of, draw_sample, gradient_attacks, share
+from tmifpe.core import numerics
+from tmifpe.norms import get_norm
 from tmifpe.run.outcomes import Mark, Outcomes
 from tmifpe.run.result import Flag, Result
-from tmifpe.checks.sample import Sample, change_of, climbing, draw_sample, share
 from tmifpe.run.shard import Job
 from tmifpe.run.verify import verify
-from tmifpe.norms import get_norm
 
 _STREAM = 0x5EED  # keeps the neighbours drawn here apart from the starts of attacks, whose stages count from 0
 _NEIGHBOURS = 4
@@ -38,7 +38,7 @@ def check_attack(job: Job, outcomes: Outcomes, transfer_adv: Tensor | None = Non
     `transfer_adv`: adversarial examples made against another model, one per example of the data.
     """
     flags = [*_outcomes(outcomes), *_gradient_free(job, outcomes)]
-    with undisturbed(job.lent.model, job.lent.device):
+    with preserved_state(job.prepared.model, job.prepared.device):
         sample = draw_sample(job, np.flatnonzero(outcomes.robust & outcomes.counted), job.eot)
         if sample is None:
             return flags, 0
@@ -122,7 +122,7 @@ def _unconstrained(job: Job, sample: Sample) -> Iterator[Flag]:
     those were too long for the box, 100 with shorter ones at the end."""
     p = sample.problem
     left = dataclasses.replace(p, threat=dataclasses.replace(p.threat, eps=_whole_box(p)))
-    attacks = climbing(job)
+    attacks = gradient_attacks(job)
     for steps, attack in itertools.product((20, 100), attacks):
         fooled = run(_short(attack, steps), left, sample.queries, Loop(sample.batch_size)).fooled
         left = left.take((~fooled).nonzero()[:, 0])
@@ -141,10 +141,12 @@ def _from_outside(job: Job, sample: Sample) -> Iterator[Flag]:
     rows = torch.linspace(0, len(sample) - 1, n, device=sample.problem.x.device).long()
     whole, threat = sample.problem.take(rows), sample.problem.threat
     largest = _whole_box(whole)
-    if not 0 < threat.eps < largest or bool((change_of(sample.read(whole.x), sample.logits[rows], job.lent) > 1).any()):
+    if not 0 < threat.eps < largest or bool(
+        (change_of(sample.read(whole.x), sample.logits[rows], job.prepared) > 1).any()
+    ):
         return  # a randomised model breaks by itself on the next reading
     broken = torch.zeros_like(rows, dtype=torch.bool)
-    for attack in climbing(job):
+    for attack in gradient_attacks(job):
         left = (~broken).nonzero()[:, 0]
         if not len(left):
             break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["SECOND_OPINIONS", "Doubts", "second_opinion"]
+__all__ = ["SECOND_OPINIONS", "Checks", "second_opinion"]
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from tmifpe.attacks.queries import Queries
-from tmifpe.core.errors import InputError, ModelError, did_you_mean, first_line
-from tmifpe.core.types import Data, Model
 from tmifpe.checks.attack import check_attack
 from tmifpe.checks.model import check_model
-from tmifpe.evaluation.draws import own_draws
-from tmifpe.run.prepare import Lent, lend
+from tmifpe.checks.redraw import redraw
+from tmifpe.core.errors import InputError, ModelError, did_you_mean, first_line
+from tmifpe.core.rng import preserved_rng
+from tmifpe.core.types import Data, Model
 from tmifpe.run.outcomes import Outcomes
-from tmifpe.checks.redraw import reread
+from tmifpe.run.prepared_model import PreparedModel, prepare_model
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job, ShardResult
 
@@ -28,7 +28,7 @@ SECOND_OPINIONS = {"float64": "fp64"}
 """What `verify` may be, and which precision that is."""
 
 
-class Doubts:
+class Checks:
     """Flags, forwards and further draws, collected along a run."""
 
     def __init__(self, checks: bool, repeats: int, transfer_adv: Tensor | None) -> None:
@@ -54,7 +54,7 @@ class Doubts:
     def shard(self, job: Job, result: ShardResult) -> None:
         """Read the points of a finished shard again, if more than one draw is wanted."""
         if self.repeats > 1 and result.adv is not None:
-            robust, forwards = reread(job, result.shard, result.outcomes, result.adv, self.repeats)
+            robust, forwards = redraw(job, result.shard, result.outcomes, result.adv, self.repeats)
             self.robust += robust
             self.forwards += forwards
 
@@ -74,7 +74,9 @@ class Doubts:
 
 
 @contextmanager
-def second_opinion(model: Model, lent: Lent, verify: str | None, data: Data) -> Iterator[Lent | None]:
+def second_opinion(
+    model: Model, prepared: PreparedModel, verify: str | None, data: Data
+) -> Iterator[PreparedModel | None]:
     """The model in the precision of the second opinion; tried on one image, to fail now and not after the attack."""
     if verify is None:
         yield None
@@ -82,13 +84,13 @@ def second_opinion(model: Model, lent: Lent, verify: str | None, data: Data) -> 
     if verify not in SECOND_OPINIONS:
         raise did_you_mean("second opinion", verify, SECOND_OPINIONS)
     precision = SECOND_OPINIONS[verify]
-    if lent.precision == precision:
+    if prepared.precision == precision:
         raise InputError(f"the run is in {verify} already: a second opinion in {verify} would be the first again")
-    place = torch.device("cpu") if lent.device.type == "mps" else lent.device  # Apple's GPUs have no float64
-    with lend(model, precision, place) as second:
+    place = torch.device("cpu") if prepared.device.type == "mps" else prepared.device  # Apple's GPUs have no float64
+    with prepare_model(model, precision, place) as second:
         x, _ = data.fetch(range(1))
         try:
-            with own_draws(place):
+            with preserved_rng(place):
                 Queries(second.model, second.dtype).logits(x.to(place, second.image_dtype))
         except ModelError as error:  # any network may fail in any way on a dtype it was not made for
             reason = first_line(error.__cause__ or error)

@@ -12,17 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tmifpe.attacks.frozen import preserved_state
 from tmifpe.attacks.loop import Attack
 from tmifpe.attacks.queries import Objective
 from tmifpe.attacks.rows import Problem
-from tmifpe.checks.normalisation import check_normalisation
-from tmifpe.evaluation.draws import undisturbed
 from tmifpe.checks.flags import flag
-from tmifpe.run.result import Flag
-from tmifpe.checks.sample import Sample, change_of, climbing, draw_sample, share
-from tmifpe.run.shard import Job
-from tmifpe.checks.watcher import Watch
+from tmifpe.checks.normalisation import check_normalisation
+from tmifpe.checks.sample import Sample, change_of, draw_sample, gradient_attacks, share
+from tmifpe.checks.watcher import ForwardWatcher
 from tmifpe.losses import get_loss
+from tmifpe.run.result import Flag
+from tmifpe.run.shard import Job
 from tmifpe.theory.formats import FORMATS
 
 MARKED = 0.1
@@ -31,7 +31,7 @@ MARKED = 0.1
 
 def check_model(job: Job, treated: bool = False) -> tuple[list[Flag], int]:
     """Flags, and the forward passes they cost (in examples). `treated`: the run allows for a randomised model."""
-    with undisturbed(job.lent.model, job.lent.device):
+    with preserved_state(job.prepared.model, job.prepared.device):
         sample = draw_sample(job, np.arange(len(job.data)))
         if sample is None:
             return [], 0
@@ -41,9 +41,9 @@ def check_model(job: Job, treated: bool = False) -> tuple[list[Flag], int]:
 
 def _behaviour(job: Job, sample: Sample, treated: bool) -> Iterator[Flag]:
     """What it does between image and logits: draw, drop, mix the batch, optimise."""
-    with Watch() as seen:
+    with ForwardWatcher() as seen:
         again = sample.read(sample.problem.x)
-    change = change_of(again, sample.logits, job.lent)
+    change = change_of(again, sample.logits, job.prepared)
     if bool((change > 1).any()) and not treated:
         flips = int((again.argmax(dim=1) != sample.logits.argmax(dim=1)).sum())
         yield flag(
@@ -58,7 +58,7 @@ def _behaviour(job: Job, sample: Sample, treated: bool) -> Iterator[Flag]:
     if seen.batch_statistics:
         yield flag("batch-dependent", "BatchNorm normalises by the statistics of the batch (train mode).")
     elif not bool((change > 1).any()):  # with a randomised model, company and chance cannot be told apart
-        moved = change_of(_in_other_company(sample), sample.logits, job.lent)
+        moved = change_of(_in_other_company(sample), sample.logits, job.prepared)
         if bool((moved > 1).any()):
             yield flag(
                 "batch-dependent",
@@ -78,7 +78,7 @@ def _in_other_company(sample: Sample) -> Tensor:
 def _logits(job: Job, sample: Sample) -> Iterator[Flag]:
     z, classes = sample.logits, sample.classes
     rows_sum = z.sum(dim=1)
-    rounding = 8 * torch.finfo(job.lent.dtype).eps * classes**0.5
+    rounding = 8 * torch.finfo(job.prepared.dtype).eps * classes**0.5
     if bool(((z >= 0).all(dim=1) & ((rows_sum - 1).abs() <= rounding)).all()):
         yield flag("probabilities", f"Every row of the {len(z)} outputs is non-negative and sums to 1.")
     if classes < 3:
@@ -100,7 +100,7 @@ def _saturated(job: Job, z: Tensor) -> Iterator[Flag]:
         return
     wide = z.double() if z.device.type != "mps" else z
     top, second = wide.topk(2, dim=1).values.unbind(dim=1)
-    info = torch.finfo(job.lent.dtype)
+    info = torch.finfo(job.prepared.dtype)
     form = next(f for f in FORMATS.values() if f.dtype == z.dtype)
     one_hot = top - second >= form.underflow
     swamped = top.abs() * info.eps > 0.01 * (top - second)
@@ -108,7 +108,7 @@ def _saturated(job: Job, z: Tensor) -> Iterator[Flag]:
     sights = [
         (one_hot, f"a gap of {form.underflow:.0f} or more between the two largest logits: the softmax is one-hot"),
         (swamped, "logits so large that their rounding is 1 % or more of the gap between the two largest"),
-        (overflow, f"logits near the largest number of {job.lent.precision} ({info.max:.3g})"),
+        (overflow, f"logits near the largest number of {job.prepared.precision} ({info.max:.3g})"),
     ]
     marked = [(share(mask), what) for mask, what in sights if share(mask) >= MARKED]
     if marked:
@@ -128,7 +128,7 @@ def _gradients(job: Job, sample: Sample) -> Iterator[Flag]:
             f"{share(without):.0%} of {len(correct)} correct images have a zero or NaN gradient, of the margin itself.",
         )
     lost = ~without  # to all of the attacks: what one of them can see has been attacked
-    attacks = climbing(job)
+    attacks = gradient_attacks(job)
     for attack in attacks:
         lost &= _label_lost(attack, correct) | _gone(correct.gradients(lambda p, a=attack: _objective(a, p)))
     if attacks and share(lost) >= MARKED:
@@ -136,7 +136,7 @@ def _gradients(job: Job, sample: Sample) -> Iterator[Flag]:
         yield flag(
             "gradient-lost",
             f"For {share(lost):.0%} of {len(correct)} correct images the gradient of {names} is zero, or has lost its "
-            f"label's share, in {job.lent.precision}; that of the margin is not.",
+            f"label's share, in {job.prepared.precision}; that of the margin is not.",
         )
 
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from tmifpe.attacks.queries import Queries
 from tmifpe.checks.flags import flag
-from tmifpe.run.result import Flag
 from tmifpe.checks.sample import Sample, read, share
-from tmifpe.run.shard import Job
 from tmifpe.models.normalize import Normalize
+from tmifpe.run.result import Flag
+from tmifpe.run.shard import Job
 
 USUAL: dict[int, dict[str, tuple[tuple[float, ...], tuple[float, ...]]]] = {
     1: {
@@ -63,9 +63,9 @@ def check_normalisation(job: Job, sample: Sample) -> Iterator[Flag]:
 
 def _others(job: Job, sample: Sample) -> Iterator[tuple[str, Tensor]]:
     """The logits under another normalisation than the one given."""
-    x, model = sample.problem.x, job.lent.model
+    x, model = sample.problem.x, job.prepared.model
     if isinstance(model, Normalize):
-        inner = Queries(model.network, job.lent.dtype, tally=sample.queries.tally)
+        inner = Queries(model.network, job.prepared.dtype, tally=sample.queries.tally)
         yield "no --mean and --std", read(inner, x, sample.batch_size)
         return
     for name, (mean, std) in USUAL.get(x.shape[1], {}).items():

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-__all__ = ["reread"]
+__all__ = ["redraw"]
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tmifpe.attacks.frozen import preserved_state
 from tmifpe.attacks.queries import Queries
-from tmifpe.core import numerics
-from tmifpe.evaluation.draws import seed_draws, undisturbed
-from tmifpe.run.outcomes import Outcomes
 from tmifpe.checks.sample import read
+from tmifpe.core import numerics
+from tmifpe.core.rng import seed_rng
+from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.shard import Job
 
 
-def reread(job: Job, shard: int, outcomes: Outcomes, adv: Tensor, repeats: int) -> tuple[NDArray[np.int64], int]:
+def redraw(job: Job, shard: int, outcomes: Outcomes, adv: Tensor, repeats: int) -> tuple[NDArray[np.int64], int]:
     """How many examples of a shard are robust in each of `repeats` further draws, and the forwards that took.
 
     Every example that was attacked is read at the point the attack returned: the adversarial example of a broken
@@ -25,14 +26,14 @@ def reread(job: Job, shard: int, outcomes: Outcomes, adv: Tensor, repeats: int) 
     as the model is used; only the attack averages.
     """
     rows = np.flatnonzero(outcomes.correct & outcomes.counted)
-    table, device = outcomes.take(rows), job.lent.device
-    points = adv[torch.from_numpy(rows).to(adv.device)].to(device, job.lent.image_dtype)
+    table, device = outcomes.take(rows), job.prepared.device
+    points = adv[torch.from_numpy(rows).to(adv.device)].to(device, job.prepared.image_dtype)
     labels, targets = (torch.from_numpy(column.astype(np.int64)).to(device) for column in (table.label, table.target))
-    queries = Queries(job.lent.model, job.lent.dtype)
+    queries = Queries(job.prepared.model, job.prepared.dtype)
     robust = np.zeros(repeats, dtype=np.int64)
-    with undisturbed(job.lent.model, device):
+    with preserved_state(job.prepared.model, device):
         for draw in range(repeats if len(rows) else 0):
-            seed_draws(device, job.seed, shard, draw)
+            seed_rng(device, job.seed, shard, draw)
             logits = read(queries, points, job.batch_size)
             prediction = logits.argmax(dim=1)
             broken = torch.where(targets < 0, prediction != labels, prediction == targets)

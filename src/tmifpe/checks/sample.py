@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LARGEST", "Sample", "change_of", "climbing", "draw_sample", "read", "share"]
+__all__ = ["LARGEST", "Sample", "change_of", "draw_sample", "gradient_attacks", "read", "share"]
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from tmifpe.attacks.loop import Attack
 from tmifpe.attacks.queries import Objective, Queries
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
-from tmifpe.run.prepare import Lent
+from tmifpe.run.prepared_model import PreparedModel
 from tmifpe.run.shard import Job, fetch_rows, targets_of
 
 LARGEST = 64
@@ -77,7 +77,7 @@ def draw_sample(job: Job, positions: np.ndarray, eot: int = 1) -> Sample | None:
     if not len(positions):
         return None
     x, labels, indices = fetch_rows(job, positions.tolist())
-    queries = Queries(job.lent.model, job.lent.dtype, eot)
+    queries = Queries(job.prepared.model, job.prepared.dtype, eot)
     logits = read(queries, x, job.batch_size)
     if int(labels.max()) >= logits.shape[1] or logits.shape[1] < 2:
         return None
@@ -86,7 +86,7 @@ def draw_sample(job: Job, positions: np.ndarray, eot: int = 1) -> Sample | None:
     return Sample(positions, problem, logits, queries, job.batch_size)
 
 
-def climbing(job: Job) -> list[Attack]:
+def gradient_attacks(job: Job) -> list[Attack]:
     """The attacks of the job that follow a gradient, step by step, in our loop."""
     ours = [one for one in job.attacks if hasattr(one, "objective") and not getattr(one, "gradient_free", False)]
     return cast("list[Attack]", ours)
@@ -98,10 +98,10 @@ def read(queries: Queries, x: Tensor, batch_size: int) -> Tensor:
     return logits.to(numerics.compute_dtype(logits.dtype))
 
 
-def change_of(one: Tensor, other: Tensor, lent: Lent) -> Tensor:
+def change_of(one: Tensor, other: Tensor, prepared: PreparedModel) -> Tensor:
     """How far each row of logits moved, in units of what rounding in a deep network may explain."""
-    tf32 = lent.device.type == "cuda" and lent.dtype == torch.float32
-    eps = 2.0**-10 if tf32 else torch.finfo(lent.dtype).eps  # convolutions on CUDA keep 10 digits by default
+    tf32 = prepared.device.type == "cuda" and prepared.dtype == torch.float32
+    eps = 2.0**-10 if tf32 else torch.finfo(prepared.dtype).eps  # convolutions on CUDA keep 10 digits by default
     size = torch.maximum(one.abs().amax(dim=1), other.abs().amax(dim=1)).clamp(min=torch.finfo(one.dtype).tiny)
     # eps^(2/3): 2.4e-5 in float32, 4e-2 in bfloat16; errors grow with depth, but never to that share.
     moved = (one - other).abs().amax(dim=1) / (eps ** (2 / 3) * size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Watch"]
+__all__ = ["ForwardWatcher"]
 
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +10,14 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 
 
-class Watch(TorchFunctionMode):
+class ForwardWatcher(TorchFunctionMode):
     """Within: notes dropout that drops, BatchNorm that uses the batch, and differentiation. Changes nothing.
 
     Unlike AutoAttack's check, which replaces torch.autograd.grad for the whole process and never forgets what it
     saw, this sees only the calls made inside its own `with`. Compiled TorchScript is not seen.
 
     >>> import torch
-    >>> with Watch() as seen:
+    >>> with ForwardWatcher() as seen:
     ...     _ = torch.nn.functional.dropout(torch.ones(2), 0.5)
     >>> seen.dropout, seen.gradient
     (True, False)

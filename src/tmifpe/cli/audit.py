@@ -14,8 +14,8 @@ from tmifpe.cli.options import SourceOptions
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tmifpe.audit.audit import Audit
-    from tmifpe.audit.gradient_errors import Quantiles
+    from tmifpe.audits.audit import Audit
+    from tmifpe.audits.gradient_errors import Quantiles
 
 
 def audit(
@@ -32,13 +32,13 @@ def audit(
     from rich.console import Console
 
     import tmifpe
-    from tmifpe.cli import console, sources
+    from tmifpe.cli import console, parse
     from tmifpe.core.options import split_list
     from tmifpe.report.audit_files import prepare_folder, write_audit
 
     if out is not None:
         prepare_folder(out)
-    classifier, data, _ = sources.load_sources(source)
+    classifier, data, _ = parse.load_sources(source)
     with console.bar() as shown, console.prints_on_stderr():
         task = shown.add_task("audit", total=len(data), note="")
         result = tmifpe.audit(

@@ -30,17 +30,17 @@ def compare(
     from rich.console import Console
 
     import tmifpe
-    from tmifpe.cli import console, sources
+    from tmifpe.cli import console, parse
     from tmifpe.cli.interrupt import interruptible
     from tmifpe.cli.provenance import provenance
     from tmifpe.core.options import split_list
     from tmifpe.report.comparison import significance, spread
 
     names = split_list(losses)
-    threat, base = sources.threat_from(attack), sources.attack_from(attack, "tmifpe")
-    chosen = sources.seeds_from(seeds, attack.seed)
-    classifier, data, device = sources.load_sources(source)
-    options: dict[str, Any] = sources.request_from(attack, data) | {"device": device}
+    threat, base = parse.threat_from(attack), parse.attack_from(attack, "tmifpe")
+    chosen = parse.seeds_from(seeds, attack.seed)
+    classifier, data, device = parse.load_sources(source)
+    options: dict[str, Any] = parse.request_from(attack, data) | {"device": device}
     options |= {"store": keep.folder, "fresh": keep.fresh, "seeds": chosen}
     del options["seed"]
     with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:

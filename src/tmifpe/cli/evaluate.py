@@ -32,33 +32,33 @@ def evaluate(
     from rich.console import Console
 
     import tmifpe
-    from tmifpe.cli import console, sources
+    from tmifpe.cli import console, parse
     from tmifpe.cli.interrupt import interruptible
     from tmifpe.cli.provenance import provenance
     from tmifpe.core.errors import InputError
-    from tmifpe.run.resolve import column_attack
-    from tmifpe.store.export import adv_file
     from tmifpe.report.junit import junit_xml
+    from tmifpe.run.resolve import resolve_attack
+    from tmifpe.store.export import adv_file
 
     if trust.strict and not trust.checks:
         raise InputError("--strict looks at flags, and --no-checks raises none; leave one of them out")
     if fail_below is not None and not 0 <= fail_below <= 1:
         raise InputError(f"--fail-below is a fraction in [0, 1], got {fail_below}")
-    sources.check_heard(attack, loss)
-    sources.check_output(save_adv)
-    sources.check_output(junit)
-    threat, chosen = sources.threat_from(attack), column_attack(loss, sources.attack_from(attack, "tmifpe"))
-    classifier, data, device = sources.load_sources(source)
-    options: dict[str, Any] = sources.request_from(attack, data)
+    parse.refuse_ignored_options(attack, loss)
+    parse.check_output(save_adv)
+    parse.check_output(junit)
+    threat, chosen = parse.threat_from(attack), resolve_attack(loss, parse.attack_from(attack, "tmifpe"))
+    classifier, data, device = parse.load_sources(source)
+    options: dict[str, Any] = parse.request_from(attack, data)
     options |= {"device": device, "keep_adv": save_adv is not None, "store": keep.folder, "fresh": keep.fresh}
-    options |= sources.doubts_from(trust, data)
+    options |= parse.checks_from(trust, data)
     with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
         options["progress"] = lambda step: (check(), progress(step))
         result = tmifpe.evaluate(classifier, data, threat, chosen, **options)
     if save_adv is not None:
-        sources.write_file(save_adv, adv_file(result))
+        parse.write_file(save_adv, adv_file(result))
     if junit is not None:
-        sources.write_file(junit, junit_xml(result, fail_below, trust.strict).encode())
+        parse.write_file(junit, junit_xml(result, fail_below, trust.strict).encode())
     if json:
         console.print_json(provenance(device) | result.to_json())
     else:

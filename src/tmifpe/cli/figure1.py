@@ -16,13 +16,13 @@ def figure1(
     json: Annotated[bool, typer.Option("--json", help="Print the numbers behind it instead of drawing.")] = False,
 ) -> None:
     """Draw the paper's Figure 1: g(t), delta_sup(t) and t* in the four scenarios."""
-    from tmifpe.cli import console, sources
+    from tmifpe.cli import console, parse
     from tmifpe.report import figure1 as report
 
     if json:
         console.print_json(report.to_json(paper))
         return
-    sources.check_output(str(out))
+    parse.check_output(str(out))
     report.draw_figure1(out, paper)
     for letter, curve in report.curves(paper).items():
         marks = ", ".join(f"{name} {mark.t_star:.6g}" for name, mark in curve.marks.items())

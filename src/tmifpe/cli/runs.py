@@ -168,7 +168,7 @@ def export(
     ] = None,
 ) -> None:
     """Export the outcomes of a run, or its adversarial examples."""
-    from tmifpe.cli.sources import write_file
+    from tmifpe.cli.parse import write_file
     from tmifpe.store import export as made
 
     kept = _store(store)

@@ -55,11 +55,11 @@ def table1(
     from tmifpe.attacks import PGD
     from tmifpe.cli.console import progress_on_stderr
     from tmifpe.cli.interrupt import interruptible
-    from tmifpe.cli.sources import folder_from, seeds_from
+    from tmifpe.cli.parse import folder_from, seeds_from
     from tmifpe.core.options import split_list
-    from tmifpe.run.prepare import pick_device
     from tmifpe.paper.rows import choose_rows
     from tmifpe.paper.table1 import measure_row
+    from tmifpe.run.prepared_model import pick_device
 
     if rows is not None and not split_list(rows):
         raise InputError("--rows is empty; leave it out to measure every row, which takes many hours")
@@ -79,10 +79,10 @@ def table1(
 def _checked(columns: list[str], steps: int) -> list[str]:
     """Unknown columns and missing extras are told before any compute, even if no row can be measured."""
     from tmifpe.attacks import PGD
-    from tmifpe.run.resolve import column_attack
+    from tmifpe.run.resolve import resolve_attack
 
     for column in columns:
-        column_attack(column, PGD(steps=steps))
+        resolve_attack(column, PGD(steps=steps))
     return columns
 
 

@@ -33,7 +33,7 @@ def table_targeted(
     """Success rate of every loss on MODELS for targets least-likely, second and random (or those of --targets)."""
     from rich.console import Console
 
-    from tmifpe.cli import console, sources
+    from tmifpe.cli import console, parse
     from tmifpe.cli.interrupt import interruptible
     from tmifpe.cli.provenance import provenance
     from tmifpe.core.options import split_list
@@ -43,14 +43,14 @@ def table_targeted(
     if weights and len(weights) != len(models):
         raise InputError(f"{len(models)} models need as many --weights, in their order, got {len(weights)}")
     rules = _rules(attack.targets)
-    threat, base = sources.threat_from(attack), sources.attack_from(attack, "tmifpe")
+    threat, base = parse.threat_from(attack), parse.attack_from(attack, "tmifpe")
     rows: list[dict[str, Any]] = []
     place = device
     with interruptible(keep.folder) as check, console.progress_on_stderr("targeted") as told:
         for model, file in zip(models, weights or [None] * len(models), strict=True):
             asked = SourceOptions(model, data, file or None, mean, std, limit, device=device)
-            classifier, images, place = sources.load_sources(asked)
-            options = sources.request_from(replace(attack, targets=None), images)
+            classifier, images, place = parse.load_sources(asked)
+            options = parse.request_from(replace(attack, targets=None), images)
             options |= {"device": place, "store": keep.folder, "fresh": keep.fresh}
             del options["targets"]
             options["progress"] = lambda _, step: (check(), told(step))
@@ -65,7 +65,7 @@ def table_targeted(
 
 
 def _rules(text: str | None) -> list[str | int]:
-    from tmifpe.cli.sources import whole
+    from tmifpe.cli.parse import whole
     from tmifpe.core.errors import did_you_mean
     from tmifpe.core.options import split_list
 

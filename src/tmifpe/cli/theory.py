@@ -22,10 +22,10 @@ def theory(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Scenario, Delta, t*, g, delta_sup and the gradient of one row of LOGITS."""
-    from tmifpe.cli import console, sources
+    from tmifpe.cli import console, parse
     from tmifpe.theory import analyse
 
-    sources.check_output(None if plot is None else str(plot))
+    parse.check_output(None if plot is None else str(plot))
     found = analyse(read_logits(logits), label, target, precision)
     if plot is not None:
         from tmifpe.report.curves import plot_analysis

@@ -8,10 +8,15 @@ gives other numbers on other devices.
 
 from __future__ import annotations
 
-__all__ = ["normal", "uniform"]
+__all__ = ["normal", "preserved_rng", "seed_rng", "uniform"]
 
+import hashlib
 import math
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,6 +49,43 @@ def normal(seed: int, indices: Tensor, stage: int, restart: int, shape: tuple[in
     pair = uniform(seed, indices, stage, restart, (2, *shape))
     # 1 - u lies in (0, 1], so the logarithm is finite.
     return torch.sqrt(-2.0 * torch.log(1.0 - pair[:, 0])) * torch.cos((2.0 * math.pi) * pair[:, 1])
+
+
+@contextmanager
+def preserved_rng(device: torch.device) -> Iterator[None]:
+    """Within, a model may draw as it likes, from torch, numpy or Python; after, the caller's generators are as
+    they were.
+
+    >>> before = torch.get_rng_state()
+    >>> with preserved_rng(torch.device("cpu")):
+    ...     _ = torch.rand(3)
+    >>> bool((torch.get_rng_state() == before).all())
+    True
+    """
+    python, legacy = random.getstate(), np.random.get_state()
+    mps = torch.mps.get_rng_state() if device.type == "mps" else None
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(legacy)
+            if mps is not None:
+                torch.mps.set_rng_state(mps)
+
+
+def seed_rng(device: torch.device, *numbers: int) -> None:
+    """Begin a stream that depends on these numbers alone. Only inside `preserved_rng`, which undoes it."""
+    word = hashlib.sha256(repr(numbers).encode()).digest()
+    seed = int.from_bytes(word[:8], "little") >> 1
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the devices that are not ours, too
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+    elif device.type == "mps":
+        torch.mps.manual_seed(seed)
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:

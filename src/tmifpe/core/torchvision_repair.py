@@ -1,4 +1,4 @@
-"""The one place that knows of the torchvision trap, and how optional packages are imported past it.
+"""The one place that knows of the torchvision trap.
 
 A torchvision whose compiled operators were built for another torch (say, a CPU torch beside the torchvision of the
 package registry) cannot load them, and then its own Python code asks for one: the import dies with
@@ -10,7 +10,7 @@ import has failed in exactly that way.
 
 from __future__ import annotations
 
-__all__ = ["heal_torchvision", "healed", "import_extra"]
+__all__ = ["heal_torchvision", "healed", "quiet_import"]
 
 import importlib
 import importlib.util
@@ -20,8 +20,6 @@ from types import ModuleType
 from typing import TypeVar
 
 import torch
-
-from tmifpe.core.errors import MissingExtra
 
 T = TypeVar("T")
 
@@ -38,7 +36,7 @@ def heal_torchvision() -> None:
     if importlib.util.find_spec("torchvision") is None:
         return
     try:
-        _quiet_import("torchvision")
+        quiet_import("torchvision")
     except RuntimeError as error:
         if _SYMPTOM in str(error):
             if not _declared:
@@ -46,7 +44,7 @@ def heal_torchvision() -> None:
                 library.define(f"nms{_SIGNATURE}")
                 library.define(f"qnms{_SIGNATURE}")
                 _declared.append(library)
-            _quiet_import("torchvision")
+            quiet_import("torchvision")
     except ImportError:
         return
 
@@ -62,21 +60,8 @@ def healed(action: Callable[[], T]) -> T:
     return action()
 
 
-def import_extra(module: str, what: str, extra: str, *, uses_torchvision: bool = False) -> ModuleType:
-    """An optional package, or `MissingExtra`: one sentence that says how to install it."""
-    if uses_torchvision:
-        heal_torchvision()
-    try:
-        return _quiet_import(module)
-    except ImportError as error:
-        missing = error.name or ""
-        cause = "" if missing == module.partition(".")[0] else str(error).partition("\n")[0]
-        raise MissingExtra(what, extra, cause) from error
-    except (RuntimeError, OSError, AttributeError) as error:  # installed, but not for this torch or Python
-        raise MissingExtra(what, extra, f"{module} does not import: {str(error).partition(chr(10))[0]}") from error
-
-
-def _quiet_import(module: str) -> ModuleType:
+def quiet_import(module: str) -> ModuleType:
+    """Import without the warnings that the module gives on the way."""
     with warnings.catch_warnings():
         # Notices of other packages to their own developers; the caller can do nothing about them.
         warnings.simplefilter("ignore")

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from tmifpe.core.errors import InputError, first_line
-from tmifpe.core.torchvision_repair import import_extra
+from tmifpe.core.extras import import_extra
 from tmifpe.core.types import Data
 from tmifpe.data.arrays import LazyData
 from tmifpe.data.wrap import as_image, as_label

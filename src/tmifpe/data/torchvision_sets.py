@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tmifpe.core.errors import InputError, did_you_mean, first_line
-from tmifpe.core.torchvision_repair import import_extra
+from tmifpe.core.extras import import_extra
 from tmifpe.core.types import Data
 from tmifpe.data.arrays import LazyData
 from tmifpe.data.wrap import dataset_item

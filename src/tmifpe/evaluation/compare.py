@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tmifpe.attacks import PGD
-from tmifpe.core.errors import InputError
-from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.attacks.autoattack import AutoAttack
-from tmifpe.run.resolve import column_attack
-from tmifpe.evaluation.evaluate import evaluate
+from tmifpe.core.errors import InputError
 from tmifpe.core.stats import wilson
+from tmifpe.core.types import Classifier, Model, Threat
+from tmifpe.evaluation.evaluate import evaluate
+from tmifpe.run.resolve import resolve_attack
 from tmifpe.run.result import Progress, Result
 
 LOSSES = ("ce", "ce-margin", "cw", "dlr", "mifpe", "tmifpe")
@@ -149,7 +149,7 @@ def compare(
 ) -> Comparison:
     """Evaluate `model` under every loss and seed, the rest of the attack being equal.
 
-    losses: names of losses, which `attack` climbs, or of attacks (`gama`, `autoattack`); see `column_attack`.
+    losses: names of losses, which `attack` climbs, or of attacks (`gama`, `autoattack`); see `resolve_attack`.
         AutoAttack costs as much as dozens of them, and is measured at the first seed only.
     options: those of `evaluate`, `store` and `fresh` among them.
 
@@ -171,7 +171,7 @@ def compare(
             "with several seeds, random targets are other ones for each, and what is compared is not one question; "
             "give one seed, or the targets themselves"
         )
-    attacks = {loss: column_attack(loss, attack) for loss in losses}  # what cannot work fails before any compute
+    attacks = {loss: resolve_attack(loss, attack) for loss in losses}  # what cannot work fails before any compute
     for one in attacks.values():
         if isinstance(one, AutoAttack):
             one.check(threat, targets is not None, options.get("eot", 1))

@@ -17,9 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from tmifpe.attacks import PGD, Queries, Tally, attack_spelling
+from tmifpe.attacks.autoattack import AutoAttack
+from tmifpe.attacks.frozen import preserved_state
+from tmifpe.checks.checks import Checks, second_opinion
 from tmifpe.core.errors import InputError, shown
+from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model, Threat
 from tmifpe.data import as_data, subset
+from tmifpe.models import check_compatible, model_identity
+from tmifpe.norms import get_norm
+from tmifpe.run.outcomes import Outcomes
+from tmifpe.run.prepared_model import PreparedModel, prepare_model
+from tmifpe.run.recorder import NoRecorder, Recorder
 from tmifpe.run.request import (
     MOST_DRAWS,
     as_targets,
@@ -28,19 +37,11 @@ from tmifpe.run.request import (
     check_threat,
     check_whole,
 )
-from tmifpe.attacks.autoattack import AutoAttack
-from tmifpe.run.resolve import AnyAttack, column_attack
-from tmifpe.checks.checks import Doubts, second_opinion
-from tmifpe.evaluation.draws import own_draws, undisturbed
-from tmifpe.run.prepare import Lent, lend
-from tmifpe.run.outcomes import Outcomes
-from tmifpe.run.recorder import NoRecorder, Recorder
+from tmifpe.run.resolve import AnyAttack, resolve_attack
 from tmifpe.run.result import Progress, Result
 from tmifpe.run.shard import Job, ShardResult, run_shard
 from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.store import Store
-from tmifpe.models import check_compatible, model_identity
-from tmifpe.norms import get_norm
 
 SHARD_SECONDS = 10.0
 """About how much work a shard should be: what a killed run loses at most, against what storing costs."""
@@ -126,17 +127,17 @@ def evaluate(
     get_norm(threat.norm)
     attacks = _attacks(attack)
     with ExitStack() as stack:
-        lent = stack.enter_context(lend(network, request.precision, request.device))
-        stack.enter_context(own_draws(lent.device))
-        second = stack.enter_context(second_opinion(network, lent, request.verify, source))
+        prepared = stack.enter_context(prepare_model(network, request.precision, request.device))
+        stack.enter_context(preserved_rng(prepared.device))
+        second = stack.enter_context(second_opinion(network, prepared, request.verify, source))
         spec = replace(
-            _spec(source, threat, attacks, request, lent),
+            _spec(source, threat, attacks, request, prepared),
             model=request.name or (classifier.name if classifier else type(network).__name__),
             model_identity=classifier.identity if classifier else "",
         )
         if recorder is not None:
             spec = _identified(spec, network, source, request)
-        job = Job(lent, source, threat, attacks, request.targets, request.mode, request.seed, eot=request.eot)
+        job = Job(prepared, source, threat, attacks, request.targets, request.mode, request.seed, eot=request.eot)
         job = replace(job, second=second)
         return _run(spec, job, request, recorder or NoRecorder(), classifier.notes if classifier else ())
 
@@ -144,9 +145,9 @@ def evaluate(
 def _run(spec: RunSpec, job: Job, request: Request, recorder: Recorder, notes: tuple[str, ...]) -> Result:
     began = time.perf_counter()
     try:
-        plan = recorder.begin(spec, lambda: _plan(job, request), str(job.lent.device))
+        plan = recorder.begin(spec, lambda: _plan(job, request), str(job.prepared.device))
         job = replace(job, batch_size=plan.batch_size)
-        done, doubts = _Total(plan, request), Doubts(request.checks, request.repeats, request.transfer_adv)
+        done, doubts = _Total(plan, request), Checks(request.checks, request.repeats, request.transfer_adv)
         doubts.recall(recorder.finished())
         doubts.before(job)
         for recalled in recorder.recall(request.keep_adv or request.repeats > 1):
@@ -220,7 +221,7 @@ def _attacks(attack: AnyAttack | str | Sequence[AnyAttack | str]) -> tuple[AnyAt
     several: Sequence[AnyAttack | str] = (
         attack if isinstance(attack, Sequence) and not isinstance(attack, str) else [attack]
     )
-    attacks = tuple(column_attack(one) if isinstance(one, str) else one for one in several)
+    attacks = tuple(resolve_attack(one) if isinstance(one, str) else one for one in several)
     check_attacks(attacks)
     return attacks
 
@@ -240,7 +241,9 @@ def _select(data: Data, request: Request) -> Data:
     return data
 
 
-def _spec(data: Data, threat: Threat, attacks: tuple[AnyAttack, ...], request: Request, lent: Lent) -> RunSpec:
+def _spec(
+    data: Data, threat: Threat, attacks: tuple[AnyAttack, ...], request: Request, prepared: PreparedModel
+) -> RunSpec:
     targets = request.targets
     if isinstance(targets, Tensor):
         targets = "given:" + _digest(targets)
@@ -254,7 +257,7 @@ def _spec(data: Data, threat: Threat, attacks: tuple[AnyAttack, ...], request: R
         targets="none" if targets is None else str(targets),
         mode=request.mode,
         seed=request.seed,
-        precision=lent.precision,
+        precision=prepared.precision,
         eot=request.eot,
         verify=request.verify or "none",
         subset=_digest(torch.as_tensor(list(data.indices))),
@@ -303,10 +306,10 @@ def _batch_size(job: Job) -> int:
 def _seconds_per_look(job: Job, batch: int) -> float:
     """Time of one forward and backward per example, by doing it (the second time, when caches are warm)."""
     x, labels = job.data.fetch(range(min(batch, len(job.data))))
-    x = x.to(job.lent.device, job.lent.image_dtype)
-    queries = Queries(job.lent.model, job.lent.dtype)
+    x = x.to(job.prepared.device, job.prepared.image_dtype)
+    queries = Queries(job.prepared.model, job.prepared.dtype)
     best = math.inf
-    with undisturbed(job.lent.model, job.lent.device):
+    with preserved_state(job.prepared.model, job.prepared.device):
         for _ in range(2):
             since = time.perf_counter()
             seen = queries.look(x, lambda logits: logits.sum(dim=1))

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from tmifpe.core.errors import InputError, first_line
-from tmifpe.core.torchvision_repair import import_extra
+from tmifpe.core.extras import import_extra
 from tmifpe.models.source import Asked, Loaded
 from tmifpe.models.weights import load_weights
 

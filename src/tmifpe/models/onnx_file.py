@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from tmifpe.core.errors import InputError, first_line
+from tmifpe.core.extras import import_extra
 from tmifpe.core.hashing import hash_file
-from tmifpe.core.torchvision_repair import import_extra
 from tmifpe.models.fixed_batch import FixedBatch
 from tmifpe.models.onnx_screen import check_external, plain_names
 from tmifpe.models.source import Asked, Loaded, existing, own_weights_only

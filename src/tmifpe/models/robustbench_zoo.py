@@ -17,7 +17,7 @@ from typing import Any
 from torch import nn
 
 from tmifpe.core.errors import InputError, did_you_mean, first_line
-from tmifpe.core.torchvision_repair import import_extra
+from tmifpe.core.extras import import_extra
 from tmifpe.models.source import Asked, Loaded
 from tmifpe.models.weights import check_weights_only
 
@@ -71,12 +71,12 @@ def _lent_autoattack() -> Iterator[None]:
     if importlib.util.find_spec("autoattack") is not None or importlib.util.find_spec("pyautoattack") is None:
         yield
         return
-    lent = {"autoattack": "pyautoattack", "autoattack.state": "pyautoattack.state"}
-    sys.modules.update({alias: importlib.import_module(real) for alias, real in lent.items()})
+    names = {"autoattack": "pyautoattack", "autoattack.state": "pyautoattack.state"}
+    sys.modules.update({alias: importlib.import_module(real) for alias, real in names.items()})
     try:
         yield
     finally:
-        for alias in lent:
+        for alias in names:
             sys.modules.pop(alias, None)
 
 

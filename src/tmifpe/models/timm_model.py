@@ -7,8 +7,8 @@ __all__ = ["timm_model"]
 from typing import Any
 
 from tmifpe.core.errors import InputError, did_you_mean, first_line
+from tmifpe.core.extras import import_extra
 from tmifpe.core.options import parse, spell
-from tmifpe.core.torchvision_repair import import_extra
 from tmifpe.models.source import Asked, Loaded
 from tmifpe.models.weights import load_weights
 

@@ -57,8 +57,8 @@ class L2:
     def start(self, x: Tensor, threat: Threat, seed: int, indices: Tensor, stage: int, restart: int) -> Tensor:
         # Uniform in the ball: a normal direction, and a radius whose power d is uniform.
         shape = tuple(x.shape[1:])
-        way = self.direction(seeding.normal(seed, indices, stage, restart, shape).to(x.dtype))
-        radius = seeding.uniform(seed ^ 0x5EED, indices, stage, restart, (1,))[:, 0].to(x.dtype)
+        way = self.direction(rng.normal(seed, indices, stage, restart, shape).to(x.dtype))
+        radius = rng.uniform(seed ^ 0x5EED, indices, stage, restart, (1,))[:, 0].to(x.dtype)
         radius = threat.eps * radius ** (1.0 / math.prod(shape))
         return self.project(x + _column(radius, x) * way, x, threat)
 

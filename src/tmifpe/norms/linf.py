@@ -41,6 +41,6 @@ class Linf:
 
     def start(self, x: Tensor, threat: Threat, seed: int, indices: Tensor, stage: int, restart: int) -> Tensor:
         # u ~ Uniform[-eps, eps], then projected, as below eq:pgd.
-        noise = seeding.uniform(seed, indices, stage, restart, tuple(x.shape[1:])).to(x.dtype)
+        noise = rng.uniform(seed, indices, stage, restart, tuple(x.shape[1:])).to(x.dtype)
         moved = noise.mul_(2.0).sub_(1.0).mul_(threat.eps).add_(x)
         return self.project_(moved, x, threat, self.region(x, threat))

@@ -12,9 +12,9 @@ from typing import Any
 
 from tmifpe.attacks import PGD
 from tmifpe.core.options import parse
+from tmifpe.core.stats import wilson
 from tmifpe.core.types import Threat
 from tmifpe.evaluation.compare import Comparison, compare
-from tmifpe.core.stats import wilson
 from tmifpe.paper.rows import Missing, Row, load_row
 from tmifpe.run.result import Progress
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tmifpe.attacks import PGD
+from tmifpe.core.stats import wilson
 from tmifpe.core.types import Classifier, Data, Threat
 from tmifpe.evaluation.compare import Comparison, compare
-from tmifpe.core.stats import wilson
 from tmifpe.run.result import Progress, Result
 
 

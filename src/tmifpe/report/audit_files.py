@@ -14,7 +14,7 @@ import numpy as np
 from tmifpe.core.errors import InputError, MissingExtra
 
 if TYPE_CHECKING:
-    from tmifpe.audit.audit import Audit
+    from tmifpe.audits.audit import Audit
 
 # Okabe and Ito's colours, which everyone can tell apart.
 _COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")

@@ -7,8 +7,8 @@ __all__ = ["junit_xml"]
 import re
 from xml.etree import ElementTree as ET
 
-from tmifpe.run.result import Result
 from tmifpe.report.broken import describe
+from tmifpe.run.result import Result
 
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

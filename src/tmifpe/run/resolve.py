@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-__all__ = ["AnyAttack", "column_attack"]
+__all__ = ["AnyAttack", "resolve_attack"]
 
 import inspect
 from dataclasses import replace
 from typing import TypeAlias
 
 from tmifpe.attacks import ATTACKS, PGD, Attack, get_attack
+from tmifpe.attacks.autoattack import AutoAttack
 from tmifpe.core.errors import InputError, did_you_mean
 from tmifpe.core.options import parse, spell
-from tmifpe.attacks.autoattack import AutoAttack
 from tmifpe.losses import LOSSES
 
 AnyAttack: TypeAlias = Attack | AutoAttack
 
 
-def column_attack(text: str, base: PGD | None = None) -> AnyAttack:
+def resolve_attack(text: str, base: PGD | None = None) -> AnyAttack:
     """What `text` names: `tmifpe`, `mifpe(T=10)`, `gama(momentum=0.75)`, `fgsm`, `autoattack`.
 
     A loss is climbed by `base`. An attack takes the steps and restarts of `base`, where one is given, it counts
     them and its own text does not, so that columns of one table had the same number of looks.
 
-    >>> column_attack("cw", PGD(steps=20)).budget, column_attack("gama", PGD(steps=20)).budget
+    >>> resolve_attack("cw", PGD(steps=20)).budget, resolve_attack("gama", PGD(steps=20)).budget
     (21, 21)
-    >>> column_attack("fgsm", PGD(steps=20)).budget
+    >>> resolve_attack("fgsm", PGD(steps=20)).budget
     2
     """
     name, options = parse(text)

@@ -12,27 +12,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tmifpe.attacks.autoattack import AutoAttack
+from tmifpe.attacks.frozen import preserved_state
 from tmifpe.attacks.loop import Loop, Verdicts, check_box, run
 from tmifpe.attacks.queries import Queries, Tally
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
+from tmifpe.core.rng import seed_rng
 from tmifpe.core.types import Data, Threat
-from tmifpe.attacks.autoattack import AutoAttack
-from tmifpe.run.resolve import AnyAttack
-from tmifpe.evaluation.draws import seed_draws, undisturbed
-from tmifpe.run.prepare import Lent
+from tmifpe.norms import get_norm
 from tmifpe.run.outcomes import Mark, Outcomes
+from tmifpe.run.prepared_model import PreparedModel
+from tmifpe.run.resolve import AnyAttack
 from tmifpe.run.targets import choose_targets
 from tmifpe.run.verify import disagree, verify
-from tmifpe.norms import get_norm
 
 
 @dataclass(frozen=True)
 class Job:
     """What stays the same from shard to shard."""
 
-    lent: Lent
+    prepared: PreparedModel
     data: Data
     threat: Threat
     attacks: tuple[AnyAttack, ...]
@@ -41,7 +42,7 @@ class Job:
     seed: int = 0
     batch_size: int = 256
     eot: int = 1
-    second: Lent | None = None
+    second: PreparedModel | None = None
     """The model in another precision, for a second opinion on what was broken."""
 
 
@@ -61,14 +62,14 @@ def run_shard(
     job: Job, shard: int, positions: range, tick: Callable[[int, int], None] = lambda *_: None
 ) -> ShardResult:
     """Evaluate the examples at `positions`; `tick(done, wrong)` is called at every look."""
-    with undisturbed(job.lent.model, job.lent.device):
+    with preserved_state(job.prepared.model, job.prepared.device):
         # The draws of a randomised model belong to the shard, so that to run it again is to get the same outcomes.
-        seed_draws(job.lent.device, job.seed, shard)
+        seed_rng(job.prepared.device, job.seed, shard)
         return _run_shard(job, shard, positions, tick)
 
 
 def _run_shard(job: Job, shard: int, positions: range, tick: Callable[[int, int], None]) -> ShardResult:
-    queries = Queries(job.lent.model, job.lent.dtype, job.eot)
+    queries = Queries(job.prepared.model, job.prepared.dtype, job.eot)
     x, labels, indices = fetch_rows(job, positions)
     logits = _read_clean(job, queries, x, labels)
     outcomes = Outcomes.blank(len(x))
@@ -95,9 +96,9 @@ def _run_shard(job: Job, shard: int, positions: range, tick: Callable[[int, int]
 def fetch_rows(job: Job, positions: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Images, labels and indices in the full source, on the job's device."""
     x, labels = job.data.fetch(positions)
-    device = job.lent.device
+    device = job.prepared.device
     indices = torch.as_tensor(np.asarray([job.data.indices[p] for p in positions], dtype=np.int64), device=device)
-    x = x.to(device, job.lent.image_dtype)
+    x = x.to(device, job.prepared.image_dtype)
     check_box(x, job.threat)
     return x, labels.to(device), indices
 
@@ -109,7 +110,7 @@ def _read_clean(job: Job, queries: Queries, x: Tensor, labels: Tensor) -> Tensor
         bad = int((~numerics.is_usable(logits)).sum())
         raise InputError(
             f"the model returns NaN or infinite logits for {bad} of {len(x)} clean images; "
-            f"check its weights, its normalisation and the precision ({job.lent.precision})"
+            f"check its weights, its normalisation and the precision ({job.prepared.precision})"
         )
     if int(labels.max()) >= logits.shape[1]:
         raise InputError(f"label {int(labels.max())} is out of range: the model has {logits.shape[1]} classes")

@@ -32,7 +32,7 @@ def choose_targets(rule: str | int, logits: Tensor, labels: Tensor, indices: Ten
             raise InputError(f"target class {shown(rule)} does not exist: the model has classes 0 to {classes - 1}")
         return torch.full_like(labels, rule)
     if rule == "random":
-        draw = seeding.uniform(seed, indices, _STREAM, 0, (1,))[:, 0]
+        draw = rng.uniform(seed, indices, _STREAM, 0, (1,))[:, 0]
         return (labels + 1 + (draw * (classes - 1)).long()) % classes
     if rule not in TARGET_RULES:
         raise InputError(f"targets must be one of {', '.join(TARGET_RULES)} or a class number, got {shown(rule)}")

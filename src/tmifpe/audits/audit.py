@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 
 from tmifpe.attacks.frozen import device_of
+from tmifpe.audits.at_precision import Network, at_precision
+from tmifpe.audits.gradient_errors import Flags, Measured, compare_gradients
+from tmifpe.audits.reference_gradient import exact, gradient, pinned
+from tmifpe.audits.result import Audit, Cell
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numerics import is_usable, margin
+from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model
 from tmifpe.data import as_data, subset
-from tmifpe.run.request import check_model, check_whole
-from tmifpe.audit.result import Audit, Cell
-from tmifpe.evaluation.draws import own_draws
-from tmifpe.audit.reference_gradient import exact, gradient, pinned
-from tmifpe.audit.gradient_errors import Flags, Measured, compare_gradients
-from tmifpe.audit.at_precision import Network, network_in
-from tmifpe.run.spec import get_precision
 from tmifpe.losses import Loss, get_loss, spelling
 from tmifpe.models import check_compatible
+from tmifpe.run.request import check_model, check_whole
+from tmifpe.run.spec import get_precision
 
 LOSSES = ("ce", "ce-margin", "cw", "dlr", "mifpe", "tmifpe")
 PRECISIONS = ("fp16", "bf16", "fp32")
@@ -69,9 +69,9 @@ def audit(
     check_model(network)
     sample = source.fetch(range(min(2, len(source))))[0]
     with ExitStack() as stack:
-        stack.enter_context(own_draws(device_of(network) or torch.device("cpu")))
-        reference = stack.enter_context(network_in(network, "fp64", sample))
-        runs = [stack.enter_context(network_in(network, precision, sample)) for precision in precisions]
+        stack.enter_context(preserved_rng(device_of(network) or torch.device("cpu")))
+        reference = stack.enter_context(at_precision(network, "fp64", sample))
+        runs = [stack.enter_context(at_precision(network, precision, sample)) for precision in precisions]
         notes = [f"reference {reference.note}", *(run.note for run in runs), *_noise(reference, sample)]
         batches: list[_Batch] = []
         for start in range(0, len(source), batch_size):

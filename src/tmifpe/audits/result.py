@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tmifpe.audits.advice import verdicts
+from tmifpe.audits.gradient_errors import Finding, Flags, Measured, Reals, summarise
 from tmifpe.core.errors import InputError
-from tmifpe.audit.gradient_errors import Finding, Flags, Measured, Reals, summarise
-from tmifpe.audit.advice import verdicts
 from tmifpe.theory.formats import format_of
 from tmifpe.version import __version__
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Backward", "Network", "network_in"]
+__all__ = ["Backward", "Network", "at_precision"]
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +16,7 @@ from tmifpe.attacks.frozen import device_of, dtype_of
 from tmifpe.attacks.queries import as_logits
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Model
-from tmifpe.run.prepare import lend
+from tmifpe.run.prepared_model import prepare_model
 from tmifpe.run.spec import get_precision
 
 Backward: TypeAlias = Callable[[Tensor], Tensor]
@@ -68,7 +68,7 @@ class Network:
 
 
 @contextmanager
-def network_in(model: Model, precision: str, sample: Tensor) -> Iterator[Network]:
+def at_precision(model: Model, precision: str, sample: Tensor) -> Iterator[Network]:
     """The model in `precision` where it runs there, forward and back, on `sample` images; else emulated.
 
     Float64 runs on the CPU where the device has none (MPS).
@@ -77,9 +77,9 @@ def network_in(model: Model, precision: str, sample: Tensor) -> Iterator[Network
     with ExitStack() as stack:
         real = _real(stack, model, precision, home, sample)
         if real is None:
-            lent = stack.enter_context(lend(model, device=home))
+            prepared = stack.enter_context(prepare_model(model, device=home))
             layers = dtype_of(model) or torch.float32
-            real = Network(lent.model, precision, get_precision(precision), layers, home)
+            real = Network(prepared.model, precision, get_precision(precision), layers, home)
         yield real
 
 
@@ -87,9 +87,9 @@ def _real(stack: ExitStack, model: Model, precision: str, home: torch.device, sa
     dtype = get_precision(precision)
     device = torch.device("cpu") if home.type == "mps" and dtype == torch.float64 else home
     try:
-        lent = stack.enter_context(lend(model, precision, device))
-        network = Network(lent.model, precision, dtype, dtype, device)
-        output = as_logits(lent.model(sample.to(dtype).to(device)), len(sample))
+        prepared = stack.enter_context(prepare_model(model, precision, device))
+        network = Network(prepared.model, precision, dtype, dtype, device)
+        output = as_logits(prepared.model(sample.to(dtype).to(device)), len(sample))
         if output.dtype != dtype:  # a layer, or the callable itself, casts to a dtype of its own
             return None
         logits, back = network.forward(sample)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 __all__ = [
     "attack_from",
-    "check_heard",
     "check_output",
-    "doubts_from",
+    "checks_from",
     "folder_from",
     "load_sources",
+    "refuse_ignored_options",
     "request_from",
     "seeds_from",
     "threat_from",
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
     """The model on its device, the data, and the device's name."""
     from tmifpe.data import load_data, read_indices
-    from tmifpe.run.prepare import pick_device
     from tmifpe.models import load_model
+    from tmifpe.run.prepared_model import pick_device
 
     device = pick_device(options.device)
     indices = read_indices(options.indices) if options.indices else None
@@ -56,13 +56,13 @@ def threat_from(options: AttackOptions) -> Threat:
     return Threat(options.norm, options.eps)  # pyright: ignore[reportArgumentType]
 
 
-def check_heard(options: AttackOptions, text: str) -> None:
+def refuse_ignored_options(options: AttackOptions, text: str) -> None:
     """`InputError` for options of the ascent on a loss, where `text` names an attack that has its own."""
     import inspect
 
     from tmifpe.attacks import ATTACKS
-    from tmifpe.core.options import parse
     from tmifpe.attacks.autoattack import AutoAttack
+    from tmifpe.core.options import parse
 
     name, _ = parse(text)
     if name not in (*ATTACKS, AutoAttack.name):  # a loss, or nothing that is known
@@ -101,7 +101,7 @@ def request_from(options: AttackOptions, data: Data) -> dict[str, Any]:
     }
 
 
-def doubts_from(options: TrustOptions, data: Data) -> dict[str, Any]:
+def checks_from(options: TrustOptions, data: Data) -> dict[str, Any]:
     """The keyword options of `tmifpe.evaluate` that ask whether its number can be trusted."""
     return {
         "checks": options.checks,
@@ -203,7 +203,7 @@ def folder_from(text: str) -> Path:
 
 def write_file(path: str, content: bytes) -> None:
     """A file that the user named: complete, or not there at all."""
-    from tmifpe.store.files import write_durably
+    from tmifpe.core.files import write_durably
 
     check_output(path)
     target = Path(path).expanduser()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Lent", "lend", "pick_device"]
+__all__ = ["PreparedModel", "pick_device", "prepare"]
 
 import copy
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tmifpe.run.spec import PRECISIONS, get_precision
 
 
 @dataclass(frozen=True)
-class Lent:
+class PreparedModel:
     """A model in eval mode on its device, the dtype it runs in, and the dtype images are moved in."""
 
     model: Model
@@ -37,7 +37,9 @@ class Lent:
 
 
 @contextmanager
-def lend(model: Model, precision: str | None = None, device: str | torch.device | None = None) -> Iterator[Lent]:
+def prepare_model(
+    model: Model, precision: str | None = None, device: str | torch.device | None = None
+) -> Iterator[PreparedModel]:
     """The model in the wanted precision and place; a copy is converted where it differs, never the user's own."""
     own = dtype_of(model)
     dtype = get_precision(precision) if precision is not None else (own or torch.float32)
@@ -50,7 +52,7 @@ def lend(model: Model, precision: str | None = None, device: str | torch.device 
         except (RuntimeError, TypeError, NotImplementedError) as error:
             raise InputError(f"this model cannot be converted to {dtype} on {place}: {error}") from error
     with frozen(model) as still:
-        yield Lent(still, dtype, place)
+        yield PreparedModel(still, dtype, place)
 
 
 def pick_device(name: str | torch.device) -> torch.device:

@@ -6,7 +6,7 @@ __all__ = ["percent", "verdicts"]
 
 from collections.abc import Sequence
 
-from tmifpe.audit.gradient_errors import Finding
+from tmifpe.audits.gradient_errors import Finding
 
 # Which loss to name first as a way out, of those that are sound.
 _ADVISED = ("tmifpe", "ce-margin", "mifpe", "cw", "dlr")

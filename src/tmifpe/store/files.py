@@ -15,12 +15,10 @@ __all__ = [
     "read_shard",
     "run_folder",
     "shard_files",
-    "write_durably",
     "write_shard",
 ]
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -33,6 +31,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tmifpe.attacks.queries import Tally
+from tmifpe.core.files import write_durably
 from tmifpe.core.hashing import digest
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.shard import ShardResult
@@ -147,24 +146,3 @@ def read_adv(folder: Path, shard: int, expected: str) -> Tensor:
 def outcomes_digest(outcomes: Outcomes) -> str:
     """Over every column: what the database and the shard file must agree on."""
     return digest(torch.from_numpy(getattr(outcomes, name)) for name in Outcomes.columns())
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """A file that is there completely or not at all, even after a power cut."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.unlink(missing_ok=True)
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if os.name != "nt":  # the name is durable only when the folder is
-        handle = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
