@@ -283,7 +283,7 @@ def test_options_that_an_attack_would_not_hear_are_refused(words, wanted):
 
 
 def test_a_device_is_called_what_tensors_call_it():
-    from tmifpe.run.prepared_model import pick_device
+    from tmifpe.run.prepared_model import pick_device, prepare_model
 
     assert (
         pick_device("cpu:0") == torch.zeros(1).device == pick_device("auto" if not torch.cuda.is_available() else "cpu")

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tmifpe.store.repair import repair
 
 from tests.stores import SHARD, Killed, N, ask, attempt, killed_after, same
 from tmifpe.core.errors import InputError
-from tmifpe.store import Store, StoreError, files, schema
+from tmifpe.store import Store, StoreError, schema
+from tmifpe.store.repair import repair
 
 DATABASE = "runs.sqlite"
 
@@ -112,7 +112,7 @@ def test_shard_file_cannot_be_written(tmp_path, monkeypatch, number, said):
     with pytest.raises(Killed):
         ask(tmp_path, progress=killed_after(17))
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, "fsync", broken)
+        patch.setattr(os, "fsync", broken)
         with pytest.raises(StoreError, match=said):
             ask(tmp_path)
     assert not list(tmp_path.rglob("*.tmp"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["PreparedModel", "pick_device", "prepare"]
+__all__ = ["PreparedModel", "pick_device", "prepare_model"]
 
 import copy
 from collections.abc import Iterator
