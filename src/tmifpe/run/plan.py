@@ -42,6 +42,6 @@ def make_plan(
         return Plan(n, batch, min(shard_size, n))
     fewest, most = SHARD_BATCHES
     batches = round(SHARD_WORK / (values * attack.budget.forwards * usual))
-    size = usual * max(fewest, min(most, batches))
-    size = min(size, max(usual, min(SHARD_EXAMPLES, SHARD_VALUES // values)))
+    room = min(SHARD_EXAMPLES, SHARD_VALUES // values) // usual
+    size = usual * max(1, min(room, max(fewest, min(most, batches))))
     return Plan(n, batch, min(max(size, batch), n))
