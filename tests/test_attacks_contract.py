@@ -19,6 +19,7 @@ from tmifpe.norms import NORMS, get_norm
 LOSS_NAMES = [name for name in LOSSES if not name.startswith("dlr")]  # DLR needs three classes
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("name", list(ATTACKS))
 @pytest.mark.parametrize("norm", list(NORMS))
 class TestEveryAttack:
@@ -136,6 +137,7 @@ def problem_of(model: Linear, n: int, threat: Threat) -> Problem:
     return Problem(x, y, None, torch.arange(n), threat)
 
 
+@pytest.mark.numerical
 def test_verdict_and_strongest_agree():
     model, threat = Linear(5, seed=4), Threat("linf", 0.003)
     problem = problem_of(model, 60, threat)
