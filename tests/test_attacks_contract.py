@@ -19,9 +19,9 @@ from tmifpe.norms import NORMS, get_norm
 LOSS_NAMES = [name for name in LOSSES if not name.startswith("dlr")]  # DLR needs three classes
 
 
-@pytest.mark.numerical
 @pytest.mark.parametrize("name", list(ATTACKS))
 @pytest.mark.parametrize("norm", list(NORMS))
+@pytest.mark.numerical
 class TestEveryAttack:
     def test_eps_zero_changes_nothing(self, name, norm):
         model = Linear(3)
