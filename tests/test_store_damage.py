@@ -8,6 +8,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -131,13 +132,27 @@ def test_read_only_store(tmp_path):
         subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
 
 
-def test_refused_by_permissions(tmp_path):
-    if os.geteuid() == 0:
-        pytest.skip("root may write anywhere")
-    tmp_path.chmod(0o500)
-    with pytest.raises(StoreError, match="cannot be written"):
-        ask(tmp_path / "runs")
-    tmp_path.chmod(0o700)
+@contextlib.contextmanager
+def nobody():
+    """Root may write anywhere, so root becomes someone else for a while."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_refused_by_permissions():
+    ask()  # loads all that is needed while it may still be read
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folder is closed to others
+        folder = Path(name)
+        folder.chmod(0o555)
+        with nobody(), pytest.raises(StoreError, match="cannot be written"):
+            ask(folder / "runs")
+        folder.chmod(0o700)
 
 
 def test_a_file_where_the_folder_should_be(tmp_path):

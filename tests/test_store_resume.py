@@ -30,6 +30,7 @@ def test_stored_run_equals_the_one_that_was_not_stored(tmp_path, reference):
     assert 0 < stored.broken < stored.n
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("done", [0, 7, 8, 20, 40, 47])
 def test_resumed_run_equals_the_uninterrupted_one(tmp_path, reference, done):
     with pytest.raises(Killed):
