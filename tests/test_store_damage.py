@@ -7,12 +7,11 @@ import errno
 import os
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.stores import SHARD, Killed, N, ask, attempt, killed_after, same
+from tests.stores import SHARD, Killed, N, ask, attempt, killed_after, same, small_disk
 from tmifpe.core.errors import InputError
 from tmifpe.store import Store, StoreError, schema
 from tmifpe.store.repair import repair
@@ -26,21 +25,6 @@ def database(folder, statement, *values):
         return connection.execute(statement, values).fetchall()
     finally:
         connection.close()
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, size: str):
-    """A tmpfs of that size; only root may mount one."""
-    if sys.platform != "linux" or os.geteuid() != 0:
-        pytest.skip("mounting a small tmpfs needs root on Linux")
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
-    if made.returncode:
-        pytest.skip(f"this machine does not let root mount a tmpfs: {made.stderr.decode().strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 def fill(path: Path) -> None:
