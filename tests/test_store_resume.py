@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import sqlite3
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from tmifpe.core import files
 from tmifpe.core.errors import InputError
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.store import Store, StoreError, lock, recorder, shards
+from tmifpe.store.files import read_shard, write_shard
 from tmifpe.store.lock import RunLock
 
 
@@ -80,7 +82,7 @@ def test_killed_while_storing(tmp_path, reference, monkeypatch, module, name, ad
     assert sorted(path.name for path in folder.iterdir()) == [f"{shard:06d}.safetensors" for shard in range(N // SHARD)]
 
 
-def test_a_shard_of_another_run_is_not_adopted(tmp_path, reference):
+def test_a_shard_of_another_run_or_plan_is_not_adopted(tmp_path, reference):
     ask(tmp_path, seed=1)
     (other,) = (tmp_path / "adv").iterdir()
     with pytest.raises(Killed):
@@ -88,6 +90,9 @@ def test_a_shard_of_another_run_is_not_adopted(tmp_path, reference):
     (folder,) = set((tmp_path / "adv").iterdir()) - {other}
     for name in ("000003.safetensors", "000004.safetensors"):
         (folder / name).write_bytes((other / name).read_bytes())
+    own = read_shard(folder / "000001.safetensors")
+    cut_otherwise = replace(own.about, plan=own.about.plan | {"batch_size": 4})
+    write_shard(folder, cut_otherwise, replace(own.result, shard=5))
     resumed = ask(tmp_path)
     assert resumed.resumed == 16
     assert same(resumed, reference)
