@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tmifpe.store.export import robustbench_file
 from typer.testing import CliRunner
 
 import tmifpe
@@ -27,6 +26,7 @@ from tmifpe.core.errors import InputError
 from tmifpe.report.junit import junit_xml
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.store import Store
+from tmifpe.store.export import robustbench_file
 from tmifpe.testing import assert_robust
 
 

@@ -13,9 +13,6 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import strategies as st
-from tmifpe.store.export import outcomes_file
-from tmifpe.store.files import run_folder
-from tmifpe.store.repair import repair
 from torch import nn
 
 import tmifpe
@@ -25,6 +22,9 @@ from tmifpe.core.errors import InputError
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Result
 from tmifpe.store import Store, StoredRun
+from tmifpe.store.export import outcomes_file
+from tmifpe.store.files import run_folder
+from tmifpe.store.repair import repair
 
 Spoil = Callable[[bytes], bytes]
 THREAT = tmifpe.Threat("linf", 0.2)
@@ -132,9 +132,9 @@ def test_damaged_shard(spoil: Spoil, which: int, mend: bool) -> None:
 
 
 TABLES = {
-    "runs": ["id", "key", "attempt", "spec", "n", "batch_size", "shard_size", "started", "finished", "result"],
+    "runs": ["id", "key", "attempt", "spec", "n", "batch_size", "shard_size", "started", "finished", "result", "plan"],
     "sessions": ["id", "run", "started", "versions", "machine"],
-    "shards": ["run", "shard", "session", "forwards", "backwards", "seconds", "digest"],
+    "shards": ["run", "shard", "session", "forwards", "backwards", "seconds", "digest", "columns"],
     "outcomes": ["run", "position", *(f'"{name}"' for name in Outcomes.columns())],
 }
 CELLS = st.sampled_from([(table, column) for table, columns in TABLES.items() for column in columns])
@@ -145,6 +145,8 @@ JSONS = [
     '{"robust_accuracy": 2, "flags": 5}',
     '{"threat": {}, "attacks": []}',
     '{"a": 1e999}',
+    '{"index": "int64", "label": "float64"}',
+    '{"index": "object", "x\\" FROM runs --": "int64"}',
 ]
 RANDOM = st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5) | st.binary(max_size=5)
 VALUES = st.sampled_from([*NUMBERS, *TEXTS, *JSONS]) | RANDOM
