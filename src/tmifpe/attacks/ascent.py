@@ -5,9 +5,8 @@ The attacks that climb share this and differ in what they climb (`objective`) an
 
 from __future__ import annotations
 
-__all__ = ["Ascent", "AscentState", "is_number"]
+__all__ = ["Ascent", "AscentState"]
 
-import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -20,6 +19,7 @@ from tmifpe.attacks.queries import Evaluated, Objective
 from tmifpe.attacks.rows import Problem, Rows
 from tmifpe.attacks.schedules import get_schedule
 from tmifpe.core.errors import InputError, shown
+from tmifpe.core.numbers import real_number, whole_number
 from tmifpe.core.types import Model, Threat
 from tmifpe.norms import get_norm
 
@@ -65,15 +65,11 @@ class Ascent(ABC):
     def check(self) -> None:
         """`InputError` for values that cannot work."""
         for field in ("steps", "restarts"):
-            value = getattr(self, field)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{field} must be a whole number of at least 1, got {shown(value)}")
+            object.__setattr__(self, field, whole_number(field, getattr(self, field)))
         if self.budget >= MOST_LOOKS:
             raise InputError(f"steps times restarts must stay below {MOST_LOOKS}, got {shown(self.budget)}")
-        if not (is_number(self.momentum) and 0 <= self.momentum <= 1):
-            raise InputError(f"momentum must lie in [0, 1], got {shown(self.momentum)}")
-        if not (is_number(self.step_size) and 0 < self.step_size <= 1e6):
-            raise InputError(f"step_size must lie in (0, 1e6], in units of eps, got {shown(self.step_size)}")
+        real_number("momentum", self.momentum, least=0, most=1)
+        real_number("step_size (in units of eps)", self.step_size, above=0, most=1e6)
         if self.momentum_on not in ("iterate", "gradient"):
             raise InputError(f"momentum_on must be 'iterate' or 'gradient', got {shown(self.momentum_on)}")
         get_schedule(self.schedule)
@@ -153,10 +149,6 @@ class Ascent(ABC):
         return strongest(
             self, model, x, labels, threat, targets=targets, seed=seed, indices=indices, batch_size=batch_size
         )
-
-
-def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _over(x: Tensor, length: Tensor) -> Tensor:

@@ -22,11 +22,11 @@ from tmifpe.attacks.frozen import dtype_of, frozen
 from tmifpe.attacks.queries import Evaluated, Objective, Queries
 from tmifpe.attacks.rows import Problem, Rows
 from tmifpe.core import numerics
-from tmifpe.core.errors import InputError, shown
+from tmifpe.core.errors import InputError
+from tmifpe.core.numbers import MOST_SEED, whole_number, whole_numbers
 from tmifpe.core.types import Classifier, Model, Threat
 
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class State(Protocol):
@@ -92,8 +92,7 @@ class Loop:
     def __post_init__(self) -> None:
         if self.mode not in ("verdict", "strongest"):
             raise InputError(f"mode must be 'verdict' or 'strongest', got {self.mode!r}")
-        if not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise InputError(f"batch_size must be a whole number of at least 1, got {shown(self.batch_size)}")
+        object.__setattr__(self, "batch_size", whole_number("batch_size", self.batch_size))
 
 
 @dataclass
@@ -360,25 +359,14 @@ def _checked(
     if not usual or x.dim() < 2 or not x.numel():
         what = f"{x.dtype} of shape {tuple(x.shape)}"
         raise InputError(f"x must be a floating tensor (n, ...) with values, not empty, got {what}")
-    if not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise InputError(f"seed must be a whole number in [0, 2^63), got {shown(seed)}")
+    seed = whole_number("seed", seed, least=0, most=MOST_SEED)
     # Half-precision images are moved in float32; the model sees them in its own dtype.
     x = x.to(numerics.compute_dtype(x.dtype))
     check_box(x, threat)
     positions = torch.arange(len(x)) if indices is None else indices
     whole = {"labels": labels, "indices": positions} | ({} if targets is None else {"targets": targets})
-    moved = {name: _whole(name, numbers, len(x)).to(x.device).clone() for name, numbers in whole.items()}
+    moved = {name: whole_numbers(name, numbers, len(x)).to(x.device).clone() for name, numbers in whole.items()}
     return Problem(x.detach().clone(), moved["labels"], moved.get("targets"), moved["indices"], threat, seed)
-
-
-def _whole(name: str, numbers: Any, n: int) -> Tensor:
-    try:
-        found = torch.as_tensor(numbers)
-        if found.shape == (n,) and found.dtype in _WHOLE and int(found.to(torch.int64).min()) >= 0:
-            return found.to(torch.int64)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        pass
-    raise InputError(f"{name} must be {n} whole numbers of at least 0, got {shown(numbers)}")
 
 
 def _highest(problem: Problem) -> int:

@@ -21,6 +21,7 @@ from tmifpe.attacks.autoattack import AutoAttack
 from tmifpe.attacks.frozen import preserved_state
 from tmifpe.checks.checks import Checks, second_opinion
 from tmifpe.core.errors import InputError, shown
+from tmifpe.core.numbers import MOST_SEED, whole_number
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model, Threat
 from tmifpe.data import as_data, subset
@@ -35,7 +36,6 @@ from tmifpe.run.request import (
     check_attacks,
     check_model,
     check_threat,
-    check_whole,
 )
 from tmifpe.run.resolve import AnyAttack, resolve_attack
 from tmifpe.run.result import Progress, Result
@@ -74,10 +74,10 @@ class Request:
     def __post_init__(self) -> None:
         for option in ("limit", "batch_size", "shard_size"):
             if getattr(self, option) is not None:
-                object.__setattr__(self, option, check_whole(option, getattr(self, option)))
+                object.__setattr__(self, option, whole_number(option, getattr(self, option)))
         for option in ("eot", "repeats"):
-            object.__setattr__(self, option, check_whole(option, getattr(self, option), most=MOST_DRAWS))
-        object.__setattr__(self, "seed", check_whole("seed", self.seed, least=0, most=2**63 - 1))
+            object.__setattr__(self, option, whole_number(option, getattr(self, option), most=MOST_DRAWS))
+        object.__setattr__(self, "seed", whole_number("seed", self.seed, least=0, most=MOST_SEED))
         if self.mode not in ("verdict", "strongest"):
             raise InputError(f"mode must be 'verdict' or 'strongest', got {shown(self.mode)}")
         object.__setattr__(self, "targets", as_targets(self.targets))

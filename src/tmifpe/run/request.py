@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["MOST_DRAWS", "as_targets", "check_attacks", "check_model", "check_threat", "check_whole"]
+__all__ = ["MOST_DRAWS", "as_targets", "check_attacks", "check_model", "check_threat"]
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -36,15 +35,6 @@ def check_attacks(attacks: tuple[Any, ...]) -> None:
     for attack in attacks:
         if isinstance(attack, type) or not isinstance(getattr(attack, "budget", None), int):
             raise InputError(f"an attack must be a name or, say, PGD(steps=100), got {shown(attack)}")
-
-
-def check_whole(name: str, value: object, least: int = 1, most: int | None = None) -> int:
-    """A whole number from `least` to `most`, of Python or numpy."""
-    number = int(value) if isinstance(value, int | np.integer) and not isinstance(value, bool) else None
-    if number is None or number < least or (most is not None and number > most):
-        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise InputError(f"{name} must be a whole number {bounds}, got {shown(value)}")
-    return number
 
 
 def as_targets(targets: Any) -> str | int | Tensor | None:
