@@ -18,7 +18,8 @@ from tmifpe import PGD, InputError, Threat
 from tmifpe.attacks import GAMA, bim, fgsm
 from tmifpe.cli import app
 from tmifpe.cli.compare import flags_raised
-from tmifpe.evaluation.compare import Comparison, Pair, holm, mcnemar
+from tmifpe.core.stats import PairedTest, holm, mcnemar
+from tmifpe.evaluation.compare import Comparison
 from tmifpe.report.comparison import significance, spread
 from tmifpe.run.resolve import resolve_attack
 
@@ -48,7 +49,7 @@ def test_mcnemar_is_the_exact_binomial_test(one, two):
 @settings(deadline=None, max_examples=cases(60))
 def test_holm_rejects_what_holms_procedure_rejects(ps):
     """Step down from the smallest p, comparing the k-th with 5 %/(m - k), and stop at the first that fails."""
-    found = holm([Pair("a", "b", 0, 0, p, p) for p in ps])
+    found = holm([PairedTest("a", "b", 0, 0, p, p) for p in ps])
     order, rejected = np.argsort(ps, kind="stable"), set()
     for rank, k in enumerate(order):
         if ps[k] * (len(ps) - rank) >= 0.05:

@@ -113,7 +113,7 @@ def compare(first: Name, second: Name, store: Folder = STORE, json: Json = False
 
 
 def _compared(store: Store, first: str, second: str) -> dict[str, Any]:
-    from tmifpe.evaluation.compare import mcnemar
+    from tmifpe.core.stats import mcnemar
 
     one, two = store.find(first), store.find(second)
     if (one.spec.data_identity, one.spec.subset) != (two.spec.data_identity, two.spec.subset):
