@@ -15,7 +15,7 @@ from tmifpe.core.options import parse
 from tmifpe.core.stats import wilson
 from tmifpe.core.types import Threat
 from tmifpe.evaluation.compare import Comparison, compare
-from tmifpe.paper.rows import Missing, Row, load_row
+from tmifpe.paper.rows import Missing, PaperRow, load_row
 from tmifpe.run.result import Progress
 
 COLUMNS = ("ce", "cw", "dlr", "gama(momentum=0.75)", "mifpe", "tmifpe")
@@ -25,7 +25,7 @@ COLUMNS = ("ce", "cw", "dlr", "gama(momentum=0.75)", "mifpe", "tmifpe")
 class MeasuredRow:
     """A row as printed, and as measured where it could be; `needs` says what is missing otherwise."""
 
-    row: Row
+    row: PaperRow
     comparison: Comparison | None = None
     needs: str = ""
 
@@ -89,7 +89,7 @@ class MeasuredRow:
 
 
 def measure_row(
-    row: Row,
+    row: PaperRow,
     weights_dir: Path,
     data_dir: Path,
     columns: Sequence[str] = COLUMNS,
@@ -114,7 +114,7 @@ def measure_row(
     return MeasuredRow(row, result)
 
 
-def printed_value(row: Row, column: str) -> float | None:
+def printed_value(row: PaperRow, column: str) -> float | None:
     """What the paper prints for a column: for a loss as it stands, and for GAMA-PGD in any form."""
     name, options = parse(column)
     return row.printed.get(name) if not options or name in ("gama", "autoattack") else None
@@ -136,7 +136,7 @@ def _some_images(comparison: Comparison) -> str:
     return f"These are {spec.n} of {spec.total} images; their choice is a part of the difference to the printed."
 
 
-def _other_weights(row: Row, comparison: Comparison) -> str:
+def _other_weights(row: PaperRow, comparison: Comparison) -> str:
     first = next(iter(comparison.results.values()))[0]
     low, high = wilson(int(first.outcomes.correct.sum()), len(first.outcomes), confidence=0.99)
     printed = row.printed["clean"]
@@ -148,7 +148,7 @@ def _other_weights(row: Row, comparison: Comparison) -> str:
     )
 
 
-def _below_spread(row: Row, comparison: Comparison) -> str:
+def _below_spread(row: PaperRow, comparison: Comparison) -> str:
     """The paper's differences against what the seed alone does."""
     if comparison.spread is None:
         return ""
