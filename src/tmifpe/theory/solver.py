@@ -32,8 +32,8 @@ _CACHE = 1 << 16  # numbers held at once while the grid is evaluated
 
 
 T_TWO = 1.278464542761074
-"""1 + W(1/e), with Lambert's W: t* for two classes, whatever the logits. Also used at exact ties, where t* has no meaning
-and w does not need it."""
+"""t* for two classes, whatever the logits: 1 + W(1/e), W being Lambert's function. Also used at exact ties, where t*
+has no meaning and w does not need it."""
 
 
 @lru_cache(maxsize=256)
