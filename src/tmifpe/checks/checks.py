@@ -24,8 +24,8 @@ from tmifpe.run.prepared_model import PreparedModel, prepare_model
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job, ShardResult
 
-SECOND_OPINIONS = {"float64": "fp64"}
-"""What `verify` may be, and which precision that is."""
+SECOND_OPINIONS = {"fp64": "fp64", "float64": "fp64"}
+"""What `verify` may be (`float64` is the spelling of 0.1), and which precision that is."""
 
 
 class Checks:
@@ -85,7 +85,7 @@ def second_opinion(
         raise did_you_mean("second opinion", verify, SECOND_OPINIONS)
     precision = SECOND_OPINIONS[verify]
     if prepared.precision == precision:
-        raise InputError(f"the run is in {verify} already: a second opinion in {verify} would be the first again")
+        raise InputError(f"the run is in {precision} already: a second opinion in {precision} would be the first again")
     place = torch.device("cpu") if prepared.device.type == "mps" else prepared.device  # Apple's GPUs have no float64
     with prepare_model(model, precision, place) as second:
         x, _ = data.fetch(range(1))
@@ -94,5 +94,5 @@ def second_opinion(
                 Queries(second.model, second.dtype).logits(x.to(place, second.image_dtype))
         except ModelError as error:  # any network may fail in any way on a dtype it was not made for
             reason = first_line(error.__cause__ or error)
-            raise InputError(f"the model cannot be read in {verify} for a second opinion: {reason}") from error
+            raise InputError(f"the model cannot be read in {precision} for a second opinion: {reason}") from error
         yield second

@@ -70,14 +70,15 @@ def show(run: Name, store: Folder = STORE, json: Json = False) -> None:
 
     from rich.console import Console
 
-    from tmifpe.cli.console import plain, print_json, result_table
+    from tmifpe.cli.console import in_cli_words, plain, print_json, result_table
 
     kept = _store(store)
     found = kept.find(run)
-    result, sessions = kept.result(found), kept.sessions(found)
+    result, sessions = in_cli_words(kept.result(found)), kept.sessions(found)
     if json:
         told = found.to_json() | {"spec": found.spec.as_dict(), "plan": dataclasses.asdict(found.plan)}
-        told["result"] = found.result
+        flags = [dataclasses.asdict(flag) for flag in result.flags]
+        told["result"] = found.result and found.result | {"flags": flags}
         print_json(told | {"sessions": [dataclasses.asdict(session) for session in sessions]})
         return
     shown = Console()

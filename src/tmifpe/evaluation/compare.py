@@ -13,7 +13,7 @@ import numpy as np
 
 from tmifpe.attacks import PGD
 from tmifpe.attacks.autoattack import AutoAttack
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shorten
 from tmifpe.core.stats import PairedTest, holm, mcnemar, wilson
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.evaluation.evaluate import evaluate
@@ -61,6 +61,11 @@ class Comparison:
         """McNemar's exact test for every pair of losses, at the first seed, corrected for their number."""
         broken = {loss: runs[0].outcomes.fooled for loss, runs in self.results.items()}
         return holm([mcnemar(a, b, broken[a], broken[b]) for a, b in itertools.combinations(broken, 2)])
+
+    def __repr__(self) -> str:
+        means = ", ".join(f"{loss} {self.mean(loss):.2%}" for loss in self.results)
+        seeds = ", ".join(map(str, self.seeds))
+        return f"<Comparison robust accuracy {shorten(means, 250)}; clean {self.clean_accuracy:.2%}; seeds {seeds}>"
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tmifpe.attacks import PGD, Queries, Tally, attack_spelling
 from tmifpe.attacks.autoattack import AutoAttack
 from tmifpe.attacks.frozen import preserved_state
-from tmifpe.checks.checks import Checks, second_opinion
+from tmifpe.checks.checks import SECOND_OPINIONS, Checks, second_opinion
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import MOST_SEED, whole_number
 from tmifpe.core.rng import preserved_rng
@@ -104,7 +104,7 @@ def evaluate(
     store: a folder; asking for the same again resumes it there, or returns it (`fresh` repeats it).
     options: targets (`second`, `least-likely`, `random`, a class, a tensor), mode (`verdict`, `strongest`), seed,
         precision (`fp64`, `fp32`, `bf16`, `fp16`), eot, limit, indices, batch_size, device, name, keep_adv, progress,
-        checks (of model and attack, on at most 64 examples: the result's flags), verify (`float64`: read what was
+        checks (of model and attack, on at most 64 examples: the result's flags), verify (`fp64`: read what was
         broken in that precision too), repeats (further draws of a randomised model), transfer_adv (adversarial
         examples of another model, one per example: do they break what this attack did not?).
 
@@ -259,7 +259,7 @@ def _spec(
         seed=request.seed,
         precision=prepared.precision,
         eot=request.eot,
-        verify=request.verify or "none",
+        verify=SECOND_OPINIONS.get(request.verify or "", "none"),
         subset=_digest(torch.as_tensor(list(data.indices))),
         n=len(data),
         total=getattr(data, "total", len(data)),
