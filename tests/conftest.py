@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from torch import Tensor, nn
 
+import tmifpe
 from tests.cases import CASES
 
 LEAST_FUZZ_CASES = 10_000
@@ -23,6 +25,15 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.fail(f"TMIFPE_SHARED={named} is not a folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def robust_digits() -> tuple[nn.Module, Tensor, Tensor]:
+    """The bundled robust model, and sixty images with their labels."""
+    model = tmifpe.load_model("digits-robust").module
+    assert isinstance(model, nn.Module)
+    x, y = tmifpe.load_data("digits", limit=60).fetch(range(60))
+    return model, x, y
 
 
 def _fuzz_cases(config: pytest.Config) -> int:

@@ -149,3 +149,20 @@ def test_flags_of_each_column_are_named(row):
     ce, _, ours = flags.partition("; tmifpe: ")
     assert "gradient-lost" in ce
     assert "gradient-lost" not in ours
+
+
+def test_random_targets_of_several_seeds_are_refused(robust_digits):
+    model, x, y = robust_digits
+    with pytest.raises(InputError, match="one seed"):
+        tmifpe.compare(model, (x, y), Threat("linf", 0.15), ["ce"], PGD(steps=1), seeds=(0, 1), targets="random")
+
+
+def test_targets_of_numpy_and_a_seed_are_understood_by_compare(robust_digits):
+    model, x, y = robust_digits
+    targets = ((y + 1) % 10).numpy()
+    row = tmifpe.compare(
+        model, (x, y), Threat("linf", 0.15), ["ce"], PGD(steps=1), seeds=(0, 1), targets=targets, checks=False
+    )
+    assert row.results["ce"][0].outcomes.target.tolist() == targets.tolist()
+    with pytest.raises(InputError, match="seeds="):
+        tmifpe.compare(model, (x, y), Threat("linf", 0.15), ["ce"], PGD(steps=1), seed=3)

@@ -231,3 +231,9 @@ def test_real_rows_come_near_the_paper(shared):
     for column in row["columns"].values():
         low, high = column["interval"]
         assert low <= column["printed"] <= high
+
+
+def test_an_empty_choice_of_rows_is_not_every_row():
+    told = CliRunner().invoke(app, ["table1", "--rows", ","])
+    assert told.exit_code == 2
+    assert "--rows is empty" in told.output

@@ -13,9 +13,6 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import strategies as st
-from tmifpe.store.export import outcomes_file
-from tmifpe.store.files import run_folder
-from tmifpe.store.repair import repair
 from torch import nn
 
 import tmifpe
@@ -25,6 +22,9 @@ from tmifpe.core.errors import InputError
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Result
 from tmifpe.store import Store, StoredRun
+from tmifpe.store.export import outcomes_file
+from tmifpe.store.files import run_folder
+from tmifpe.store.repair import repair
 
 Spoil = Callable[[bytes], bytes]
 THREAT = tmifpe.Threat("linf", 0.2)
