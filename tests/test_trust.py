@@ -178,8 +178,8 @@ def test_a_second_opinion_that_cannot_be_had_is_one_sentence():
         evaluate(lambda x: inner(x), labelled(), THREAT, ATTACK, verify="float64")
     with pytest.raises(InputError, match="already"):
         evaluate(Honest().double(), labelled(), THREAT, ATTACK, verify="float64")
-    with pytest.raises(InputError, match="did you mean 'fp64'"):
-        evaluate(Honest(), labelled(), THREAT, ATTACK, verify="pf64")
+    with pytest.raises(InputError, match="unknown precision 'float46'"):
+        evaluate(Honest(), labelled(), THREAT, ATTACK, verify="float46")
     with pytest.raises(InputError, match="repeats"):
         evaluate(Honest(), labelled(), THREAT, ATTACK, repeats=0)
     with pytest.raises(InputError, match="transfer_adv must be of shape"):

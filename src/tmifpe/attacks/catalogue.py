@@ -7,11 +7,12 @@ __all__ = ["ATTACKS", "attack_spelling", "get_attack"]
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import ClassVar, Protocol
+from typing import Any, cast
 
-from tmifpe.attacks.loop import Attack
+from tmifpe.attacks.attack import Attack
+from tmifpe.attacks.sequence import as_attack
 from tmifpe.core.errors import InputError
-from tmifpe.core.options import parse, spell
+from tmifpe.core.options import parse, spell, split_list
 from tmifpe.core.registry import Registry
 
 ATTACKS: Registry[Callable[..., Attack]] = Registry("attack")
@@ -20,20 +21,22 @@ ATTACKS.add("fgsm", "tmifpe.attacks.pgd:fgsm", "one step of size eps (Goodfellow
 ATTACKS.add("bim", "tmifpe.attacks.pgd:bim", "small constant steps, no random start (Kurakin et al. 2017)")
 ATTACKS.add("mim", "tmifpe.attacks.pgd:mim", "bim with momentum on the gradient (Dong et al. 2018)")
 ATTACKS.add("gama", "tmifpe.attacks.gama:GAMA", "GAMA-PGD: guided margin of the softmax (Sriramanan et al. 2020)")
-
-
-class _Named(Protocol):
-    """A dataclass with a name."""
-
-    name: ClassVar[str]
+ATTACKS.add(
+    "autoattack",
+    "tmifpe.attacks.autoattack:AutoAttack",
+    "the standard AutoAttack (Croce and Hein 2020; extra autoattack)",
+)
 
 
 def get_attack(text: str) -> Attack:
-    """The attack that `text` spells, e.g. `pgd(loss=cw,steps=50)`.
+    """The attack that `text` spells, e.g. `pgd(loss=cw,steps=50)`, or a sequence of them: `pgd(loss=ce)+gama`.
 
-    >>> get_attack("fgsm").steps
-    1
+    >>> get_attack("fgsm").budget
+    Budget(forwards=2, backwards=1)
     """
+    parts = split_list(text, by="+") if isinstance(text, str) else []
+    if len(parts) > 1:
+        return as_attack(get_attack(part) for part in parts)
     name, options = parse(text)
     make = ATTACKS.get(name)
     try:
@@ -43,11 +46,13 @@ def get_attack(text: str) -> Attack:
         raise InputError(f"attack {name!r}: {error}") from error
 
 
-def attack_spelling(attack: _Named) -> str:
+def attack_spelling(attack: Attack) -> str:
     """The canonical text of an attack, all options named: what is stored and hashed.
 
     >>> attack_spelling(get_attack("fgsm"))[:11]
     'pgd(loss=ce'
     """
-    options = {f.name: getattr(attack, f.name) for f in dataclasses.fields(attack)}  # pyright: ignore[reportArgumentType]
+    if len(attack.stages) > 1:
+        return "+".join(attack_spelling(stage) for stage in attack.stages)
+    options = {field.name: getattr(attack, field.name) for field in dataclasses.fields(cast(Any, attack))}
     return spell(attack.name, options)

@@ -16,7 +16,7 @@ from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics, rng
 from tmifpe.core.errors import InputError
 from tmifpe.core.numbers import real_number
-from tmifpe.norms import get_norm
+from tmifpe.norms import column
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class GAMA(Ascent):
     The authors' code takes p_clean at the random start; this is their formula, at the clean image itself.
 
     >>> GAMA(momentum=0.75).budget
-    101
+    Budget(forwards=102, backwards=100)
     """
 
     steps: int = 100
@@ -45,7 +45,7 @@ class GAMA(Ascent):
     reads_clean: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self.check()
+        self.check_options()
         real_number("weight", self.weight, least=0, most=1e6)
         real_number("decay (a share of the steps)", self.decay, above=0, most=1)
 
@@ -64,9 +64,9 @@ class GAMA(Ascent):
 
     def start(self, problem: Problem, restart: int) -> Tensor:
         """A random point of the ball's surface: ±eps per pixel by a fair coin (Linf), a random direction (L2)."""
-        norm, x = get_norm(problem.threat.norm), problem.x
+        norm, x, ball = problem.norm, problem.x, problem.ball
         noise = rng.normal(problem.seed, problem.indices, problem.stage, restart, tuple(x.shape[1:])).to(x.dtype)
-        return norm.project(x + problem.threat.eps * norm.direction(noise), x, problem.threat)
+        return norm.project(x + column(ball.radius, x) * norm.direction(noise), ball)
 
 
 def _probabilities(logits: Tensor) -> Tensor:

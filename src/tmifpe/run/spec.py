@@ -57,6 +57,8 @@ class RunSpec:
     verify: str = "none"
     """The precision of the second opinion on every adversarial example, which marks the fragile ones."""
 
+    cut: str = ""
+
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, least=0, most=MOST_SEED)
         if not self.attacks:
