@@ -20,8 +20,8 @@ from findings_text import render
 from torch import Tensor, nn
 
 import tmifpe
+from tmifpe.core.stats import mcnemar
 from tmifpe.core.types import Classifier, Data
-from tmifpe.evaluation.compare import mcnemar
 from tmifpe.losses.catalogue import LOSSES
 from tmifpe.losses.ce_margin import CEMargin
 from tmifpe.losses.scaled import choose_t, rows_of

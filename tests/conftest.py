@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from torch import Tensor, nn
 
+import tmifpe
 from tests.cases import CASES
 
 LEAST_FUZZ_CASES = 10_000
@@ -36,6 +38,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.stem in NUMERICAL:
             item.add_marker("numerical")
+
+
+@pytest.fixture(scope="session")
+def robust_digits() -> tuple[nn.Module, Tensor, Tensor]:
+    """The bundled robust model, and sixty images with their labels."""
+    model = tmifpe.load_model("digits-robust").module
+    assert isinstance(model, nn.Module)
+    x, y = tmifpe.load_data("digits", limit=60).fetch(range(60))
+    return model, x, y
 
 
 def _fuzz_cases(config: pytest.Config) -> int:

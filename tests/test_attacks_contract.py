@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import tmifpe
 from tests.linear import Linear, distance, examples, examples_at
 from tmifpe import Threat
 from tmifpe.attacks import ATTACKS, PGD, Loop, Problem, Queries, attack_spelling, get_attack
@@ -285,3 +286,45 @@ def test_bad_calls_are_one_sentence():
     ):
         with pytest.raises(InputError):
             bad()
+
+
+def test_attacks_have_gradients_in_inference_mode(robust_digits):
+    model, x, y = robust_digits
+    attack = PGD(steps=10)
+    outside = attack(model, x, y, Threat("linf", 0.15))
+    with torch.inference_mode():
+        images = x.clone()
+        inside = attack(model, images, y.clone(), Threat("linf", 0.15))
+        result = tmifpe.evaluate(model, (images, y), Threat("linf", 0.15), attack, checks=False)
+        tmifpe.audit(model, (images, y), limit=8)
+    assert torch.equal(inside, outside)
+    assert result.robust_accuracy < result.clean_accuracy
+
+
+class NanOnce(nn.Module):
+    """Its first gradient is NaN."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.seen = inner, 0
+
+    def forward(self, x):
+        logits = self.inner(x)
+        if x.requires_grad:
+            self.seen += 1
+            if self.seen == 1:
+                logits = logits + (0 * torch.sqrt(x * 0)).sum((1, 2, 3))[:, None]
+        return logits
+
+
+def test_one_lost_gradient_does_not_stay_in_the_momentum(robust_digits):
+    model, x, y = robust_digits
+    found = tmifpe.mim("tmifpe", steps=10)(NanOnce(model), x, y, Threat("linf", 0.15))
+    assert ((found - x).abs().flatten(1).amax(dim=1) > 0.1).all()
+
+
+def test_errors_are_on_one_line(robust_digits):
+    model, x, y = robust_digits
+    with pytest.raises(InputError) as caught:
+        PGD(steps=1)(model, x, y.float(), Threat("linf", 0.15))
+    assert "\n" not in str(caught.value)

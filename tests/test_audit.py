@@ -407,3 +407,14 @@ def test_command_refuses(bad: list[str]) -> None:
     run = CliRunner().invoke(app, ["audit", "digits-robust", "--limit", "4", *bad])
     assert run.exit_code == 2
     assert "Traceback" not in run.output
+
+
+def test_one_finite_logit_is_no_infinity_in_json(robust_digits):
+    class One(nn.Module):
+        def forward(self, x):
+            logits = torch.full((len(x), 10), -torch.inf, dtype=x.dtype)
+            logits[:, 0] = x.mean((1, 2, 3))
+            return logits
+
+    found = tmifpe.audit(One(), (robust_digits[1][:3], torch.zeros(3, dtype=torch.long)), precisions=["fp32"])
+    assert found.to_json()["delta"]["max"] is None

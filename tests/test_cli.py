@@ -223,3 +223,69 @@ def test_demo(tmp_path, monkeypatch):
     output = call("demo", "--out", str(tmp_path / "a" / "b.png")).stdout
     assert "What it shows" in output
     assert (tmp_path / "a" / "b.png").stat().st_size > 10_000
+
+
+def test_a_model_that_prints_does_not_spoil_the_json(tmp_path):
+    (tmp_path / "loud.py").write_text(
+        "import tmifpe\n"
+        "from torch import nn\n"
+        "class Loud(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(); print('made'); self.net = tmifpe.load_model('digits-robust').module\n"
+        "    def forward(self, x):\n"
+        "        print('asked'); return self.net(x)\n"
+    )
+    for verb in ("evaluate", "compare", "audit"):
+        words = [verb, f"{tmp_path / 'loud.py'}:Loud", "--data", "digits", "--limit", "8", "--json"]
+        words += [] if verb == "audit" else ["--eps", "0.1", "--steps", "2", "--no-store"]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["gama", "--momentum", "0.5"], "gama(momentum=0.5)"),
+        (["gama", "--schedule", "linear"], "--schedule"),
+        (["autoattack", "--steps", "5"], "--steps"),
+        (["fgsm", "--steps", "5"], "--steps"),
+    ],
+)
+def test_options_that_an_attack_would_not_hear_are_refused(words, wanted):
+    told = CliRunner().invoke(app, ["evaluate", "digits-robust", "--limit", "4", "--no-store", "--loss", *words])
+    assert told.exit_code == 2
+    assert wanted in told.output
+
+
+FAILING = """
+import torch
+class Failing(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 10)
+    def forward(self, x):
+        if {when}:
+            {what}
+        return self.layer(x.flatten(1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "what"),
+    [
+        ("x.requires_grad", "raise RuntimeError('no gradients')"),
+        ("len(x) > 2", "raise KeyError('small batches only')"),
+        ("len(x) > 2", "raise SystemExit('bye')"),
+        ("x.requires_grad", "x = x.mul_(2)"),
+    ],
+)
+def test_a_model_that_fails_on_the_way_is_one_sentence(tmp_path, when, what):
+    (tmp_path / "m.py").write_text(FAILING.format(when=when, what=what))
+    for verb in (["evaluate"], ["compare", "--losses", "ce"]):
+        told = CliRunner().invoke(
+            app, [*verb, f"{tmp_path / 'm.py'}:Failing", "--limit", "8", "--steps", "2", "--no-store"]
+        )
+        assert told.exit_code == 2, told.output
+        assert "the model failed on" in told.output
+        assert "Traceback" not in told.output

@@ -18,7 +18,8 @@ from tmifpe import PGD, InputError, Threat
 from tmifpe.attacks import GAMA, bim, fgsm
 from tmifpe.cli import app
 from tmifpe.cli.compare import flags_raised
-from tmifpe.evaluation.compare import Comparison, Pair, holm, mcnemar
+from tmifpe.core.stats import PairedTest, holm, mcnemar
+from tmifpe.evaluation.compare import Comparison
 from tmifpe.report.comparison import significance, spread
 from tmifpe.run.resolve import resolve_attack
 
@@ -48,7 +49,7 @@ def test_mcnemar_is_the_exact_binomial_test(one, two):
 @settings(deadline=None, max_examples=cases(60))
 def test_holm_rejects_what_holms_procedure_rejects(ps):
     """Step down from the smallest p, comparing the k-th with 5 %/(m - k), and stop at the first that fails."""
-    found = holm([Pair("a", "b", 0, 0, p, p) for p in ps])
+    found = holm([PairedTest("a", "b", 0, 0, p, p) for p in ps])
     order, rejected = np.argsort(ps, kind="stable"), set()
     for rank, k in enumerate(order):
         if ps[k] * (len(ps) - rank) >= 0.05:
@@ -148,3 +149,20 @@ def test_flags_of_each_column_are_named(row):
     ce, _, ours = flags.partition("; tmifpe: ")
     assert "gradient-lost" in ce
     assert "gradient-lost" not in ours
+
+
+def test_random_targets_of_several_seeds_are_refused(robust_digits):
+    model, x, y = robust_digits
+    with pytest.raises(InputError, match="one seed"):
+        tmifpe.compare(model, (x, y), Threat("linf", 0.15), ["ce"], PGD(steps=1), seeds=(0, 1), targets="random")
+
+
+def test_targets_of_numpy_and_a_seed_are_understood_by_compare(robust_digits):
+    model, x, y = robust_digits
+    targets = ((y + 1) % 10).numpy()
+    row = tmifpe.compare(
+        model, (x, y), Threat("linf", 0.15), ["ce"], PGD(steps=1), seeds=(0, 1), targets=targets, checks=False
+    )
+    assert row.results["ce"][0].outcomes.target.tolist() == targets.tolist()
+    with pytest.raises(InputError, match="seeds="):
+        tmifpe.compare(model, (x, y), Threat("linf", 0.15), ["ce"], PGD(steps=1), seed=3)

@@ -7,6 +7,7 @@ import importlib
 import math
 import pkgutil
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 import tmifpe
 from tmifpe.core import numerics, rng
 from tmifpe.core.errors import InputError
+from tmifpe.core.numbers import read_number, real_number, whole_number, whole_numbers
 from tmifpe.core.options import parse, spell, split_list
 from tmifpe.core.registry import Registry
 from tmifpe.core.types import Threat
@@ -119,3 +121,33 @@ def test_everything_promised_is_there():
     for name in tmifpe.__all__:
         assert getattr(tmifpe, name) is not None
     assert set(tmifpe.__all__) <= set(dir(tmifpe))
+
+
+@pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
+def test_whole_numbers_become_plain_ints(value):
+    assert type(whole_number("n", value)) is int
+    assert whole_numbers("labels", [value], 1).tolist() == [3]
+
+
+@pytest.mark.parametrize("value", [True, 3.0, "3", None, 0, math.nan])
+def test_what_is_not_a_whole_number_is_refused(value):
+    with pytest.raises(InputError, match="n must be a whole number of at least 1"):
+        whole_number("n", value)
+
+
+@pytest.mark.parametrize("value", [True, "1", None, math.inf, math.nan, 10**400, -0.1, 1.1])
+def test_what_is_not_a_number_within_bounds_is_refused(value):
+    with pytest.raises(InputError, match="x must be a number at least 0 and at most 1, got"):
+        real_number("x", value, least=0, most=1)
+
+
+@pytest.mark.parametrize("value", ["1/0", "x", "inf", None, [1], 10**400])
+def test_what_cannot_be_read_as_a_number_is_refused(value):
+    with pytest.raises(InputError, match="eps must be"):
+        read_number("eps", value)
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0], [True, False], [-1, 2], [1], [[1, 2]], "ab", None])
+def test_what_is_not_a_row_of_whole_numbers_is_refused(values):
+    with pytest.raises(InputError, match="labels must be 2 whole numbers"):
+        whole_numbers("labels", values, 2)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+import tmifpe
 from tests.data_files import MAKERS, bytes_of, make_folder
 from tmifpe.core.errors import InputError
 from tmifpe.data import load_data
@@ -94,3 +96,25 @@ def test_hf_splits(tmp_path: Path) -> None:
     one.remove_columns("label").save_to_disk(str(tmp_path / "nolabel"))
     with pytest.raises(InputError, match="an image and a label"):
         load_data(f"hf:{tmp_path / 'nolabel'}")
+
+
+def test_pictures_of_sixteen_bits_are_not_clipped(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        pixels = np.random.default_rng(0).integers(0, 2**16, (8, 8)).astype(np.uint16)
+        image.fromarray(pixels).save(tmp_path / name / "x.png")
+    with pytest.raises(InputError, match="8 bits"):
+        tmifpe.load_data(f"imagefolder:{tmp_path}").fetch([0])
+
+
+def test_a_class_folder_without_images_is_named(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        image.new("L", (8, 8)).save(tmp_path / name / "x.png")
+    (tmp_path / "a" / "._x.png").write_bytes(b"resource fork")
+    assert len(tmifpe.load_data(f"imagefolder:{tmp_path}")) == 2
+    (tmp_path / "__MACOSX").mkdir()
+    with pytest.raises(InputError, match="__MACOSX"):
+        tmifpe.load_data(f"imagefolder:{tmp_path}")

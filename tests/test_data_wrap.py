@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
 
+import tmifpe
+from tests.linear import Linear, examples
+from tmifpe import PGD, Threat
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Data
 from tmifpe.data import as_data, load_data
@@ -208,3 +211,22 @@ def test_empty_fetch() -> None:
         images, labels = data.fetch([])
         assert images.shape == (0, *data.shape)
         assert labels.shape == (0,)
+
+
+def test_a_loader_with_its_own_choice_of_examples_is_read_as_it_is():
+    model = Linear(4, dtype=torch.float32)
+    data = TensorDataset(*examples(model, 20))
+    for loader in (
+        DataLoader(data, batch_sampler=[[0, 1, 2], [7, 8]]),
+        DataLoader(data, sampler=SequentialSampler(range(5))),
+    ):
+        assert tmifpe.evaluate(model, loader, Threat("linf", 0.01), PGD(steps=1), checks=False).n == 5
+
+
+def test_a_loaders_own_generator_is_as_it_was():
+    model = Linear(4, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    before = generator.get_state()
+    loader = DataLoader(TensorDataset(*examples(model, 6)), shuffle=True, generator=generator)
+    tmifpe.evaluate(model, loader, Threat("linf", 0.01), PGD(steps=1), checks=False)
+    assert torch.equal(generator.get_state(), before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
 
 import numpy as np
@@ -322,3 +323,111 @@ def test_wilson_against_its_definition(successes, n):
             z = abs(successes / n - edge) / (edge * (1 - edge) / n) ** 0.5
             assert z == pytest.approx(1.959963984540054)
     assert 0 <= low <= successes / n <= high <= 1
+
+
+def test_images_outside_the_threats_own_box_are_refused(robust_digits):
+    model, x, y = robust_digits
+    with pytest.raises(InputError, match="must lie in"):
+        tmifpe.evaluate(model, (x, y), Threat("linf", 0.15, 0.2, 0.8), PGD(steps=1))
+
+
+def test_claims_that_fail_never_overfill_the_batch(robust_digits):
+    model, x, y = robust_digits
+    sizes = []
+
+    class Noisy(nn.Module):
+        def forward(self, images):
+            sizes.append(len(images))
+            return model(images + 0.25 * torch.randn_like(images))
+
+    result = tmifpe.evaluate(
+        Noisy(), (x, y), Threat("linf", 0.15), PGD(steps=15), batch_size=8, shard_size=60, checks=False
+    )
+    assert max(sizes) <= 8
+    assert len(result.outcomes) == 60
+
+
+def test_nothing_left_to_attack_is_one_sentence(robust_digits):
+    model, x, y = robust_digits
+    with pytest.raises(InputError, match="nothing to attack"):
+        tmifpe.evaluate(model, (x[y == 3], y[y == 3]), Threat("linf", 0.15), PGD(steps=1), targets=3)
+
+
+def test_numbers_of_numpy_are_numbers():
+    model = Linear(4, dtype=torch.float32)
+    options = {"limit": np.int64(5), "seed": np.int64(1), "batch_size": np.int32(2)}
+    result = tmifpe.evaluate(model, examples(model, 8), Threat("linf", 0.01), PGD(steps=1), **options)
+    assert result.n == 5
+    json.dumps(result.to_json())
+    assert tmifpe.theory.analyse(np.array([1.0, 2.0, 4.0]), np.int64(2)).label == 2
+
+
+class Moving(nn.Module):
+    """Keeps an average of what it has seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Linear(4, dtype=torch.float32)
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.mean += x.mean()
+        return self.inner(x)
+
+
+def test_averages_moved_in_a_forward_pass_are_put_back():
+    model, threat = Moving(), Threat("linf", 0.01)
+    x, y = examples(model.inner, 6)
+    tmifpe.evaluate(model, (x, y), threat, PGD(steps=2))
+    assert model.mean == 0
+    tmifpe.evaluate(model, (x, y), threat, PGD(steps=2), repeats=2)
+    assert model.mean == 0
+    PGD(steps=2)(model, x, y, threat)
+    assert model.mean == 0
+    tmifpe.audit(model, (x.clamp(0, 1), y), ["ce"], limit=4)
+    assert model.mean == 0
+
+
+@pytest.mark.parametrize("mode", ["strongest", "verdict"])
+def test_a_weaker_attack_that_comes_later_takes_nothing_away(robust_digits, mode):
+    model, x, y = robust_digits
+    strong, weak = PGD(steps=20), PGD(steps=1, step_size=1e-3, random_start=False)
+    alone, both = (
+        tmifpe.evaluate(model, (x, y), Threat("linf", 0.15), attacks, mode=mode, keep_adv=True, checks=False)
+        for attacks in (strong, [strong, weak])
+    )
+    assert both.outcomes.robust.sum() > 5
+    for name in ("margin", "size", "adv_pred", "fooled"):
+        assert np.array_equal(getattr(both.outcomes, name), getattr(alone.outcomes, name)), name
+    assert torch.equal(both.adv, alone.adv)
+
+
+def test_a_device_is_called_what_tensors_call_it():
+    from tmifpe.run.prepared_model import pick_device, prepare_model
+
+    assert (
+        pick_device("cpu:0") == torch.zeros(1).device == pick_device("auto" if not torch.cuda.is_available() else "cpu")
+    )
+    model = Linear(3)
+    with prepare_model(model, device="cpu:0") as prepared:
+        assert prepared.model is model
+
+
+class Shifting(nn.Module):
+    """Changes its input in place, behind autograd's back."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        with torch.no_grad():
+            x.add_(0.1)
+        return self.inner(x)
+
+
+def test_a_model_that_changes_its_input_is_refused(robust_digits):
+    model, x, y = robust_digits
+    with pytest.raises(InputError, match="in place"):
+        tmifpe.evaluate(Shifting(model), (x.clone(), y), Threat("linf", 0.15), PGD(steps=2), checks=False)

@@ -170,3 +170,12 @@ def test_bad_options_are_one_sentence(text):
 def test_one_class_is_refused():
     with pytest.raises(InputError, match="at least 2 classes"):
         GAMA()(Linear(1), *examples(Linear(1), 2), Threat("linf", 0.1))
+
+
+def test_gama_shortens_its_steps_on_time_however_a_share_is_rounded():
+    from tmifpe.attacks.schedules import get_schedule
+
+    by_reciprocal = torch.arange(100, dtype=torch.float32) * torch.tensor(1 / 100, dtype=torch.float32)
+    sizes = get_schedule("drops")(by_reciprocal)
+    assert (sizes > 0.5).sum() == 60
+    assert (sizes > 0.05).sum() == 85

@@ -12,6 +12,8 @@ import pytest
 SRC = Path(__file__).resolve().parent.parent / "src" / "tmifpe"
 FILES = sorted(SRC.rglob("*.py"))
 LONGEST = 400
+FULLEST, FULLEST_OF = 16, {"models": 24, "cli": 24}
+"""Files in a folder beside __init__; a model source and a verb are a file each."""
 
 # What each folder may import besides itself. `version` holds two constants and is open to all.
 _PURE = {"core", "theory", "losses", "norms"}
@@ -84,6 +86,7 @@ def test_there_are_files_to_look_at() -> None:
         ("def f():\n    import tmifpe.cli.demo", {"cli"}),
         ("from ..theory import solver", {"theory"}),
         ("from . import solver", {"core"}),
+        ("from .parts.step import Step", {"core"}),
         ("from tmifpe import theory", {"theory"}),
         ("from tmifpe import PGD", {""}),
         ("import tmifpe", {""}),
@@ -102,6 +105,18 @@ def test_knowledge_goes_one_way(path: Path) -> None:
     package = ".".join(["tmifpe", *path.relative_to(SRC).parent.parts])
     forbidden = layers_named(path.read_text(encoding="utf-8"), package) - LAYERS[layer] - {layer}
     assert not forbidden, f"{layer} must not import {sorted(forbidden)}"
+
+
+def test_sub_folders_belong_to_their_room() -> None:
+    assert layer_of(SRC / "attacks" / "parts" / "step.py") == "attacks"
+    assert layers_named("from ...losses import ce", "tmifpe.attacks.parts") == {"losses"}
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=ids)
+def test_folder_can_be_taken_in_at_a_glance(folder: Path) -> None:
+    files = [path for path in folder.glob("*.py") if path.stem != "__init__"]
+    most = FULLEST_OF.get(folder.name, FULLEST)
+    assert len(files) <= most, f"{len(files)} files; give those that belong together a folder of their own"
 
 
 def test_layers_have_no_cycle() -> None:
@@ -136,3 +151,53 @@ def test_public_module_says_what_it_offers(path: Path) -> None:
         if isinstance(target, ast.Name)
     }
     assert "__all__" in assigned
+
+
+# Names that did not explain themselves, and have better ones since 0.2.
+RETIRED = "Doubts Lent check_heard check_whole column_attack is_number lambert_w network_in own_draws undisturbed"
+# Ordinary English words, which must only not name a function or a class again.
+RETIRED_DEFINITIONS = {"Watch", "asked", "climbing", "lend", "positive", "reread", "whole"}
+RETIRED_MODULES = {
+    "cli": "sources",
+    "core": "seeding",
+    "evaluation": (
+        "asked audit audit_result autoattack check_normalisation checks_attack checks_model column doubts draws"
+        " environment exact flags intervals lend measured outcomes paper_rows passes recorder repeats result sample"
+        " shard spec store table1 targeted targets verdicts verify watch"
+    ),
+}
+ROOT = SRC.parent.parent
+TEXTS = sorted(
+    path
+    for folder in ("src", "tests", "docs", "benchmarks", "scripts")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in {".py", ".md", ".sh"} and path != Path(__file__).resolve()
+)
+
+
+def test_retired_names_are_gone() -> None:
+    modules = [rf"{room}[./](?:{'|'.join(names.split())})" for room, names in RETIRED_MODULES.items()]
+    retired = re.compile(rf"\b(?:{'|'.join([*RETIRED.split(), *modules])})\b")
+    texts = [*TEXTS, *(path for path in ROOT.glob("*.md") if path.name != "CHANGELOG.md")]
+    found = {str(path.relative_to(ROOT)): retired.findall(path.read_text(encoding="utf-8")) for path in texts}
+    assert not {path: names for path, names in found.items() if names}
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids)
+def test_retired_names_are_not_defined_again(path: Path) -> None:
+    defined = {
+        node.name
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    assert not defined & RETIRED_DEFINITIONS
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """Two classes of one name in two rooms are confused sooner or later."""
+    homes: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(ids(path))
+    assert not {name: where for name, where in homes.items() if len(where) > 1}

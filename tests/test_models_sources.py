@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import tmifpe
 from tests.model_files import MAKERS, images
 from tmifpe.core.errors import InputError, MissingExtra
 from tmifpe.core.types import Classifier
@@ -214,3 +215,10 @@ def test_normalisation_follows_the_dtype_of_the_images(dtype: torch.dtype) -> No
 
     x = images(2).to(dtype)
     assert Normalize(lambda z: z.flatten(1), (0.5,) * 3, (0.25,) * 3)(x).dtype == dtype
+
+
+def test_names_that_stand_alone_take_nothing_after_a_colon():
+    with pytest.raises(InputError, match="nothing after a colon"):
+        tmifpe.load_model("digits-robust:mine.safetensors")
+    with pytest.raises(InputError, match=r"m\.py:FUNCTION"):
+        tmifpe.load_model("m.py")

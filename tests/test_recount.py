@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from tmifpe.store.export import adv_file
 
 import tmifpe
 from tests.stores import environment
 from tmifpe.cli.parse import write_file
 from tmifpe.run.result import Result
+from tmifpe.store.export import adv_file
 
 SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "recount.py"
 

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 import tmifpe
 from tests.stores import CLI, SHARD, THREAT, Killed, N, ask, command, environment, killed_after, same
+from tmifpe import PGD, Threat
 from tmifpe.cli import app
 from tmifpe.core.errors import InputError
 from tmifpe.report.junit import junit_xml
@@ -325,3 +326,30 @@ def test_interrupted_twice_stops_at_once(store, tmp_path):
     assert process.returncode == 130
     assert "Traceback" not in err
     assert "Resume with" in err
+
+
+def test_random_targets_of_two_seeds_are_two_questions(tmp_path):
+    command = ["evaluate", "digits-robust", "--limit", "8", "--steps", "1", "--targets", "random", "--no-checks"]
+    store = ["--store", str(tmp_path)]
+    for seed in ("0", "1"):
+        assert CliRunner().invoke(app, [*command, "--seed", seed, *store]).exit_code == 0
+    names = [run.name for run in tmifpe.Store(tmp_path).runs()]
+    told = CliRunner().invoke(app, ["runs", "compare", *names, *store])
+    assert told.exit_code == 2
+    assert "other random targets" in told.output
+
+
+def test_results_say_where_they_come_from_and_what_the_source_noted(tmp_path):
+    model = tmifpe.load_model("digits-robust")
+    noted = replace(model, notes=("states no normalisation",))
+    data = tmifpe.load_data("digits", limit=4)
+    result = tmifpe.evaluate(noted, data, Threat("linf", 0.15), PGD(steps=1))
+    assert result.to_json()["notes"] == ["states no normalisation"]
+    assert result.to_json()["key"] is None  # nothing was hashed
+    words = ["evaluate", "digits-robust", "--limit", "4", "--steps", "1", "--store", str(tmp_path), "--json"]
+    told = json.loads(CliRunner().invoke(app, [*words, "--targets", "second"]).stdout)
+    assert told["key"]
+    assert {"command", "versions", "machine"} <= set(told)
+    (row,) = json.loads(CliRunner().invoke(app, ["runs", "list", "--store", str(tmp_path), "--json"]).stdout)["runs"]
+    assert row["targets"] == "second"
+    assert row["precision"] == "fp32"

@@ -11,8 +11,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+import tmifpe
 from tests.stores import SHARD, Killed, N, ask, attempt, killed_after, same, small_disk
+from tmifpe import PGD, Threat
+from tmifpe.cli import app
 from tmifpe.core.errors import InputError
 from tmifpe.store import Store, StoreError, schema
 from tmifpe.store.repair import repair
@@ -303,3 +307,17 @@ def test_a_key_that_is_a_path_is_refused(tmp_path):
     with pytest.raises(StoreError, match="not the name of a run"):
         Store(tmp_path / "runs").remove(run)
     assert treasure.is_dir()
+
+
+def test_repair_waits_for_a_run_that_has_no_shard_yet(tmp_path, robust_digits):
+    model, x, y = robust_digits
+    seen = []
+
+    def repairing(step):
+        if not seen:
+            seen.append(CliRunner().invoke(app, ["runs", "repair", "--store", str(tmp_path)]))
+
+    tmifpe.evaluate(model, (x, y), Threat("linf", 0.15), PGD(steps=2), store=tmp_path, progress=repairing)
+    assert seen[0].exit_code != 0
+    assert "another process is working" in seen[0].output
+    assert len(tmifpe.Store(tmp_path).runs()) == 1

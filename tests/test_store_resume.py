@@ -10,9 +10,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 import tmifpe
 from tests.stores import SHARD, THREAT, Killed, N, ask, killed_after, same
+from tmifpe import PGD, Threat
 from tmifpe.core import files
 from tmifpe.core.errors import InputError
 from tmifpe.run.outcomes import Outcomes
@@ -278,3 +280,27 @@ def test_result_of_a_stored_run_is_the_result(tmp_path):
     assert read.to_json() | ignored == first.to_json() | ignored
     assert run.result | ignored == first.to_json() | ignored
     assert json.dumps(run.to_json())
+
+
+def test_models_that_differ_in_more_than_tensors_are_different_runs(tmp_path):
+    def made(layer):
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 32), layer, nn.Linear(32, 4)).eval()
+
+    data = torch.rand(12, 1, 4, 4), torch.zeros(12, dtype=torch.long)
+    for layer in (nn.ReLU(), nn.Tanh(), nn.LeakyReLU(0.1), nn.LeakyReLU(0.2)):
+        result = tmifpe.evaluate(made(layer), data, Threat("linf", 0.1), PGD(steps=1), store=tmp_path, checks=False)
+        assert result.resumed == 0
+    assert tmifpe.evaluate(made(nn.Tanh()), data, Threat("linf", 0.1), PGD(steps=1), store=tmp_path).resumed == 12
+
+
+def test_a_loaded_model_whose_weights_were_changed_is_another_run(tmp_path):
+    data = tmifpe.load_data("digits", limit=12)
+    resumed = []
+    for _ in range(2):
+        model = tmifpe.load_model("digits-robust")
+        for change in (0.0, 1e-3):
+            with torch.no_grad():
+                next(iter(model.module.parameters())).add_(change)
+            resumed.append(tmifpe.evaluate(model, data, Threat("linf", 0.15), PGD(steps=1), store=tmp_path).resumed)
+    assert resumed == [0, 0, 12, 12]

@@ -55,7 +55,7 @@ def test_data_are_the_paper_s():
     ]
     for row in rows:
         assert set(row.printed) == {"clean", *LOSSES}
-        assert all(0 < row.printed[loss] <= row.printed["clean"] <= 100 for loss in LOSSES)
+        assert all(0 < row.printed[loss] <= row.printed["clean"] <= 1 for loss in LOSSES)
         assert (row.norm, row.eps) in {("linf", "0.3"), ("linf", "8/255"), ("linf", "4/255"), ("l2", "0.5")}
         assert row.model is None or row.weights is not None
 
@@ -63,7 +63,7 @@ def test_data_are_the_paper_s():
 def test_data_are_those_of_the_shared_copy(shared):
     theirs = json.loads((shared / "paper" / "table1.json").read_text(encoding="utf-8"))["rows"]
     for ours, row in zip(paper_rows(), theirs, strict=True):
-        assert ours.printed == {k: row["gama_pgd" if k == "gama" else k] for k in ("clean", *LOSSES)}
+        assert ours.printed == {k: round(row["gama_pgd" if k == "gama" else k] / 100, 4) for k in ("clean", *LOSSES)}
         assert (ours.dataset, ours.norm, ours.eps) == (row["dataset"], row["norm"].lower(), row["eps"])
         assert (ours.defense, ours.architecture, ours.cite) == (row["defense"], row["architecture"], row["cite"])
         assert row["robustbench_id"] is None or ours.model.endswith(row["robustbench_id"])
@@ -87,13 +87,13 @@ def test_a_row_is_measured_beside_what_is_printed(home):
     assert [row["status"] for row in rows] == ["missing"] * 4 + ["measured"]
     row = rows[-1]
     assert (row["id"], row["n"], row["seeds"], row["needs"]) == ("mnist-fast", 6, [0, 1], "")
-    assert row["clean"]["printed"] == 98.5
+    assert row["clean"]["printed"] == 0.985
     assert list(row["columns"]) == ["ce", "gama"]
-    for name, printed in (("ce", 86.82), ("gama", 87.62)):
+    for name, printed in (("ce", 0.8682), ("gama", 0.8762)):
         column = row["columns"][name]
         assert column["printed"] == printed
-        assert column["difference"] == pytest.approx(column["measured"] - printed, abs=1e-3)
-        assert column["measured"] == pytest.approx(sum(column["values"]) / 2, abs=1e-3)
+        assert column["difference"] == pytest.approx(column["measured"] - printed, abs=1e-6)
+        assert column["measured"] == pytest.approx(sum(column["values"]) / 2)
         assert column["worst_case"] <= column["min"] <= column["measured"] <= column["max"]
         low, high = column["interval"]
         assert low <= column["values"][0] <= high
@@ -216,8 +216,8 @@ def test_rows_by_id_number_and_words():
 
 def test_printed_values_belong_to_plain_columns():
     row = choose_rows(["mnist-fast"])[0]
-    assert printed_value(row, "gama(momentum=0.75)") == printed_value(row, "gama") == 87.62
-    assert printed_value(row, "autoattack") == 82.93
+    assert printed_value(row, "gama(momentum=0.75)") == printed_value(row, "gama") == 0.8762
+    assert printed_value(row, "autoattack") == 0.8293
     assert printed_value(row, "mifpe(T=10)") is None
     assert printed_value(row, "fgsm") is None
 
@@ -231,3 +231,9 @@ def test_real_rows_come_near_the_paper(shared):
     for column in row["columns"].values():
         low, high = column["interval"]
         assert low <= column["printed"] <= high
+
+
+def test_an_empty_choice_of_rows_is_not_every_row():
+    told = CliRunner().invoke(app, ["table1", "--rows", ","])
+    assert told.exit_code == 2
+    assert "--rows is empty" in told.output

@@ -75,7 +75,7 @@ def test_what_is_said_of_the_paper_s_rows():
         assert row["n"] == 10_000
         assert row["clean"]["difference"] == 0
         columns = row["columns"]
-        assert all(abs(columns[loss]["difference"]) < 0.25 for loss in ("ce", "cw", "dlr", "mifpe", "tmifpe"))
+        assert all(abs(columns[loss]["difference"]) < 0.0025 for loss in ("ce", "cw", "dlr", "mifpe", "tmifpe"))
         told = {frozenset((pair["first"], pair["second"])) for pair in row["pairs"] if pair["differs"]}
         assert not told & {frozenset(pair) for pair in (("ce", "mifpe"), ("ce", "tmifpe"), ("mifpe", "tmifpe"))}
         assert all(frozenset(("dlr", loss)) in told for loss in ("ce", "mifpe", "tmifpe"))
@@ -104,7 +104,7 @@ def beside(name: str) -> tuple[int, dict[str, tuple[float, float]]]:
         columns = plain["losses"]
         return next(iter(columns.values()))["n"], {key: (100 * c["mean"], c["seconds"]) for key, c in columns.items()}
     (row,) = [row for row in plain["rows"] if row["status"] == "measured"]
-    return row["n"], {key: (c["measured"], c["seconds"][0]) for key, c in row["columns"].items()}
+    return row["n"], {key: (100 * c["measured"], c["seconds"][0]) for key, c in row["columns"].items()}
 
 
 @pytest.mark.parametrize("title", list(BESIDE))

@@ -11,7 +11,7 @@ import torch
 from tmifpe.core.errors import InputError
 from tmifpe.theory.formats import FORMATS, format_of, lam_of
 from tmifpe.theory.scenario import Scenario, is_top, scenarios
-from tmifpe.theory.solver import lambert_w
+from tmifpe.theory.solver import T_TWO, bracket
 
 LN2 = math.log(2)
 # name: smallest subnormal, first underflow, smallest normal, eps and unit roundoff, as powers of two.
@@ -68,11 +68,11 @@ def test_scenarios() -> None:
     assert [s.targeted for s in Scenario] == [False, False, True, True]
 
 
-@pytest.mark.parametrize("x", [0.0, 1e-9, 1 / math.e, 1.0, math.e, 100.0, 1e6, 1e300])
-def test_lambert_w(x: float) -> None:
-    assert lambert_w(x) == pytest.approx(float(mpmath.lambertw(x).real), rel=1e-14, abs=0)
+def test_t_of_two_classes_is_a_value_of_lamberts_w() -> None:
+    assert float(1 + mpmath.lambertw(1 / mpmath.e).real) == T_TWO
 
 
-def test_lambert_w_refuses_negative_numbers() -> None:
-    with pytest.raises(ValueError, match="x >= 0"):
-        lambert_w(-0.1)
+@pytest.mark.parametrize("classes", [3, 10, 14, 1000])
+def test_bracket_ends_at_a_value_of_lamberts_w(classes: int) -> None:
+    exact = 1 + mpmath.lambertw((classes - 1) / mpmath.e).real
+    assert bracket(classes)[1] == pytest.approx(float(exact), rel=1e-15, abs=0)

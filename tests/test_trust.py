@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import random
+import re
 
 import numpy as np
 import pytest
 import torch
+import typer
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
+import tmifpe
 from tests.masked import Honest, Normed, Wrapped, cancelling, drop, images, noise, quantise
 from tmifpe import PGD, InputError, Threat, evaluate
+from tmifpe.checks.flags import FLAGS
 from tmifpe.checks.sample import LARGEST
 from tmifpe.checks.watcher import ForwardWatcher
 from tmifpe.cli import app
 from tmifpe.core.stats import student
 from tmifpe.run.outcomes import Mark, Outcomes
+from tmifpe.run.result import Flag
 
 THREAT = Threat("linf", 0.05)
 ATTACK = PGD(steps=8)
@@ -254,3 +260,58 @@ def test_transferred_examples_from_a_file(tmp_path):
     (tmp_path / "bad").write_bytes(b"no such thing")
     code, _, err = run("digits-distilled", "--transfer-adv", str(tmp_path / "bad"))
     assert (code, "cannot read adversarial examples" in err) == (2, True)
+
+
+def test_compare_has_the_trust_options():
+    words = ["digits-distilled", "--losses", "ce,tmifpe", "--limit", "40", "--steps", "5", "--eps", "0.1", "--strict"]
+    result = CliRunner().invoke(app, ["compare", *words, "--verify", "float64", "--repeats", "2", "--json"])
+    assert result.exit_code == 3, result.output
+    found = json.loads(result.stdout)["losses"]["ce"]
+    assert found["verify"] == "fp64"
+    assert len(found["repeated"]) == 2
+    assert "gradient-lost" in {flag["name"] for flag in found["flags"]}
+    assert "gradient-lost" in result.stderr
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["compare", *words, "--verify", "fp64", "--repeats", "2"])
+    assert "in fp64" in shown.stdout
+    assert "over 2 draws" in shown.stdout
+    assert CliRunner().invoke(app, ["compare", *words, "--no-checks"]).exit_code == 2
+    honest = ["digits-robust", "--losses", "tmifpe", "--limit", "40", "--steps", "4", "--eps", "0.1", "--strict"]
+    assert CliRunner().invoke(app, ["compare", *honest]).exit_code == 0
+
+
+def test_advice_names_options_as_the_reader_types_them():
+    _, out, _ = run("digits-distilled", "--loss", "ce", "--json")
+    told = " ".join(flag["advice"] for flag in json.loads(out)["flags"])
+    assert "--loss tmifpe" in told
+    assert "--verify fp64" in told
+    assert "`" not in told
+    model, data = tmifpe.load_model("digits-distilled"), tmifpe.load_data("digits", limit=40)
+    result = evaluate(model, data, THREAT, PGD(loss="ce", steps=5))
+    told = " ".join(flag.advice for flag in result.flags)
+    assert '`loss="tmifpe"`' in told
+    assert '`verify="fp64"`' in told
+    assert "--" not in told
+
+
+@pytest.mark.parametrize("name", list(FLAGS))
+def test_every_option_that_a_flag_names_exists(name):
+    """In Python, since advice is written that way, and on the command line."""
+    kind = FLAGS.get(name)
+    python = {*inspect.signature(PGD).parameters, "eot", "precision", "repeats", "verify", "mean", "std"}
+    named = re.findall(r"`(\w+)[^`]*`", kind.advice)
+    assert set(named) <= python
+    words = re.findall(r"--([a-z-]+)", Flag(name, "", kind.advice).on_command_line().advice)
+    verb = typer.main.get_command(app).commands["evaluate"]
+    assert {f"--{word}" for word in words} <= {option for parameter in verb.params for option in parameter.opts}
+
+
+def test_results_are_shown_in_one_line():
+    model, data = tmifpe.load_model("digits-distilled"), tmifpe.load_data("digits", limit=40)
+    compared = tmifpe.compare(model, data, THREAT, ["ce", "tmifpe"], PGD(steps=5))
+    audited = tmifpe.audit(model, data, ["ce"], ["fp32"])
+    for value in (compared, compared.results["ce"][0], audited):
+        assert 40 < len(repr(value)) < 600
+        assert "\n" not in repr(value)
+    assert "gradient-lost" in repr(compared.results["ce"][0])
+    assert "ce" in repr(compared)
+    assert "digits-distilled" in repr(audited)

@@ -5,9 +5,8 @@ The attacks that climb share this and differ in what they climb (`objective`) an
 
 from __future__ import annotations
 
-__all__ = ["Ascent", "AscentState", "is_number"]
+__all__ = ["Ascent", "AscentState"]
 
-import sys
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 
@@ -19,6 +18,7 @@ from tmifpe.attacks.rows import Problem, Rows
 from tmifpe.attacks.schedules import get_schedule
 from tmifpe.attacks.stepwise import Stepwise
 from tmifpe.core.errors import InputError, shown
+from tmifpe.core.numbers import real_number, whole_number
 from tmifpe.norms import column
 
 MOST_LOOKS = 2**31
@@ -61,15 +61,11 @@ class Ascent(Stepwise):
     def check_options(self) -> None:
         """`InputError` for values that cannot work."""
         for field in ("steps", "restarts"):
-            value = getattr(self, field)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{field} must be a whole number of at least 1, got {shown(value)}")
+            object.__setattr__(self, field, whole_number(field, getattr(self, field)))
         if self.looks >= MOST_LOOKS:
             raise InputError(f"steps times restarts must stay below {MOST_LOOKS}, got {shown(self.looks)}")
-        if not (is_number(self.momentum) and 0 <= self.momentum <= 1):
-            raise InputError(f"momentum must lie in [0, 1], got {shown(self.momentum)}")
-        if not (is_number(self.step_size) and 0 < self.step_size <= 1e6):
-            raise InputError(f"step_size must lie in (0, 1e6], in units of eps, got {shown(self.step_size)}")
+        real_number("momentum", self.momentum, least=0, most=1)
+        real_number("step_size (in units of eps)", self.step_size, above=0, most=1e6)
         if self.momentum_on not in ("iterate", "gradient"):
             raise InputError(f"momentum_on must be 'iterate' or 'gradient', got {shown(self.momentum_on)}")
         get_schedule(self.schedule)
@@ -131,10 +127,6 @@ class Ascent(Stepwise):
             rows = ((number == 0) & (restart == k)).nonzero()[:, 0]
             state.x[rows] = self.start(problem.take(rows), int(k))
         return state
-
-
-def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _over(x: Tensor, length: Tensor) -> Tensor:

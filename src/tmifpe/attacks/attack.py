@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["Attack", "Budget", "check_box"]
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,12 +15,12 @@ from tmifpe.attacks.loop import Loop, Verdicts
 from tmifpe.attacks.queries import Queries
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
-from tmifpe.core.errors import InputError, shown
+from tmifpe.core.errors import InputError
+from tmifpe.core.numbers import MOST_SEED, whole_number, whole_numbers
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.norms import get_norm
 
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class Budget(NamedTuple):
@@ -108,22 +108,11 @@ def _checked(
     if not usual or x.dim() < 2 or not x.numel():
         what = f"{x.dtype} of shape {tuple(x.shape)}"
         raise InputError(f"x must be a floating tensor (n, ...) with values, not empty, got {what}")
-    if not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise InputError(f"seed must be a whole number in [0, 2^63), got {shown(seed)}")
+    seed = whole_number("seed", seed, least=0, most=MOST_SEED)
     # Half-precision images are moved in float32; the model sees them in its own dtype.
     x = x.to(numerics.compute_dtype(x.dtype))
     check_box(x, threat)
     positions = torch.arange(len(x)) if indices is None else indices
     whole = {"labels": labels, "indices": positions} | ({} if targets is None else {"targets": targets})
-    moved = {name: _whole(name, numbers, len(x)).to(x.device).clone() for name, numbers in whole.items()}
+    moved = {name: whole_numbers(name, numbers, len(x)).to(x.device).clone() for name, numbers in whole.items()}
     return Problem(x.detach().clone(), moved["labels"], moved.get("targets"), moved["indices"], threat, seed)
-
-
-def _whole(name: str, numbers: Any, n: int) -> Tensor:
-    try:
-        found = torch.as_tensor(numbers)
-        if found.shape == (n,) and found.dtype in _WHOLE and int(found.to(torch.int64).min()) >= 0:
-            return found.to(torch.int64)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        pass
-    raise InputError(f"{name} must be {n} whole numbers of at least 0, got {shown(numbers)}")

@@ -20,6 +20,7 @@ from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
 from tmifpe.core.extras import import_extra
+from tmifpe.core.numbers import whole_number
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Threat
 
@@ -47,8 +48,7 @@ class AutoAttack(Attack):
         if self.pyautoattack not in ("", installed):
             raise InputError(f"this is a run of pyautoattack {self.pyautoattack}, but {installed} is installed")
         object.__setattr__(self, "pyautoattack", installed)
-        if not isinstance(self.batch_size, int) or isinstance(self.batch_size, bool) or self.batch_size < 1:
-            raise InputError(f"batch_size must be a whole number of at least 1, got {self.batch_size!r}")
+        object.__setattr__(self, "batch_size", whole_number("batch_size", self.batch_size))
 
     @property
     def budget(self) -> Budget:

@@ -10,11 +10,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tmifpe.attacks.ascent import Ascent, AscentState, is_number
+from tmifpe.attacks.ascent import Ascent, AscentState
 from tmifpe.attacks.queries import Objective
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics, rng
-from tmifpe.core.errors import InputError, shown
+from tmifpe.core.errors import InputError
+from tmifpe.core.numbers import real_number
 from tmifpe.norms import column
 
 
@@ -45,10 +46,8 @@ class GAMA(Ascent):
 
     def __post_init__(self) -> None:
         self.check_options()
-        if not (is_number(self.weight) and 0 <= self.weight <= 1e6):
-            raise InputError(f"weight must lie in [0, 1e6], got {shown(self.weight)}")
-        if not (is_number(self.decay) and 0 < self.decay <= 1):
-            raise InputError(f"decay must be a share of the steps in (0, 1], got {shown(self.decay)}")
+        real_number("weight", self.weight, least=0, most=1e6)
+        real_number("decay (a share of the steps)", self.decay, above=0, most=1)
 
     def objective(self, problem: Problem, state: AscentState) -> Objective:
         assert problem.clean is not None  # noqa: S101 - the loop sees to it, by reads_clean

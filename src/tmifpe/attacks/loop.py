@@ -21,7 +21,8 @@ from torch import Tensor
 from tmifpe.attacks.queries import Evaluated, Objective, Queries
 from tmifpe.attacks.rows import Problem, Rows
 from tmifpe.core import numerics
-from tmifpe.core.errors import InputError, shown
+from tmifpe.core.errors import InputError
+from tmifpe.core.numbers import whole_number
 
 
 class State(Protocol):
@@ -87,8 +88,7 @@ class Loop:
     def __post_init__(self) -> None:
         if self.mode not in ("verdict", "strongest"):
             raise InputError(f"mode must be 'verdict' or 'strongest', got {self.mode!r}")
-        if not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise InputError(f"batch_size must be a whole number of at least 1, got {shown(self.batch_size)}")
+        object.__setattr__(self, "batch_size", whole_number("batch_size", self.batch_size))
 
 
 @dataclass

@@ -19,13 +19,14 @@ from tmifpe.audits.gradient_errors import Flags, Measured, compare_gradients
 from tmifpe.audits.reference_gradient import exact, gradient, pinned
 from tmifpe.audits.result import Audit, Cell
 from tmifpe.core.errors import InputError, shown
+from tmifpe.core.numbers import whole_number
 from tmifpe.core.numerics import is_usable, margin
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model
 from tmifpe.data import as_data, subset
 from tmifpe.losses import Loss, get_loss, spelling
 from tmifpe.models import check_compatible
-from tmifpe.run.request import check_whole, require_model
+from tmifpe.run.request import require_model
 from tmifpe.run.spec import get_precision
 
 LOSSES = ("ce", "ce-margin", "cw", "dlr", "mifpe", "tmifpe")
@@ -54,14 +55,14 @@ def audit(
     >>> found.finding("ce", "fp32").logits.zero > 0.5, found.finding("tmifpe", "fp32").logits.zero
     (True, 0.0)
     """
-    batch_size = check_whole("batch_size", batch_size)
+    batch_size = whole_number("batch_size", batch_size)
     chosen = [pinned(get_loss(text)) for text in _different("losses", losses)]
     names = [spelling(get_loss(text)) for text in losses]
     for precision in _different("precisions", precisions):
         get_precision(precision)
     source = as_data(data)
     if limit is not None:
-        limit = check_whole("limit", limit)
+        limit = whole_number("limit", limit)
         source = subset(source, range(limit)) if limit < len(source) else source
     if isinstance(model, Classifier):
         check_compatible(model, source)

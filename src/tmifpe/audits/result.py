@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tmifpe.audits.advice import verdicts
 from tmifpe.audits.gradient_errors import Finding, Flags, Measured, Reals, summarise
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shorten
 from tmifpe.theory.formats import format_of
 from tmifpe.version import __version__
 
@@ -127,6 +127,10 @@ class Audit:
                     **_row("logits", cell.logits, i),
                     **_row("input", cell.input, i),
                 }
+
+    def __repr__(self) -> str:
+        measured = f"{', '.join(self.losses)} in {', '.join(self.precisions)}"
+        return f"<Audit of {shorten(f'{self.model} on {self.data}, n = {self.n}: {measured}', 250)}>"
 
     def __str__(self) -> str:
         return "\n".join(self.verdicts)

@@ -37,13 +37,13 @@ def _add(name: str, summary: str, advice: str) -> None:
 _add(
     "randomised",
     "the same images give other logits the second time",
-    "Average the gradient over draws with --eot 20, and report a mean over draws with --repeats 10.",
+    "Average the gradient over draws with `eot=20`, and report a mean over draws with `repeats=10`.",
 )
 _add(
     "dropout-active",
     "dropout is switched on at inference",
     "Switch it off (module.eval() in the factory, training=False in functional calls), or treat the model as "
-    "randomised with --eot 20 --repeats 10.",
+    "randomised with `eot=20` and `repeats=10`.",
 )
 _add(
     "batch-dependent",
@@ -69,18 +69,18 @@ _add(
 _add(
     "normalisation",
     "the images look as if they were normalised wrongly, or twice",
-    "Give the data in [0, 1] and the normalisation the model was trained with, once: inside it or by --mean and --std.",
+    "Give the data in [0, 1] and the normalisation the model was trained with, once: inside it or by `mean` and `std`.",
 )
 _add(
     "saturated-logits",
     "the logits are so large that the softmax is exactly one-hot, or that rounding swamps their gaps",
-    "Use a loss that does not depend on the scale of the logits (tmifpe, cw) and --verify float64; do not compare with "
+    'Use a loss that does not depend on the scale of the logits (tmifpe, cw) and `verify="fp64"`; do not compare with '
     "numbers found by cross-entropy.",
 )
 _add(
     "gradient-lost",
     "floating point loses the gradient of this loss, though the margin has one",
-    "Use --loss tmifpe, whose gradient never underflows: the survivors of this run were out of its sight.",
+    'Use `loss="tmifpe"`, whose gradient never underflows: the survivors of this run were out of its sight.',
 )
 _add(
     "unavailable-gradients",
@@ -98,18 +98,18 @@ _add(
 _add(
     "zero-gradients",
     "the gradient was exactly zero while attacking examples that survived",
-    "Those survivors were not attacked: use --loss tmifpe, whose gradient never underflows; if that is zero too, a "
+    'Those survivors were not attacked: use `loss="tmifpe"`, whose gradient never underflows; if that is zero too, a '
     "gradient-free attack.",
 )
 _add(
     "unusable-logits",
     "some attacked images had NaN or infinite logits",
-    "Find the overflow (try --precision fp64): such a look never counts as success, so the number may flatter.",
+    'Find the overflow (try `precision="fp64"`): such a look never counts as success, so the number may flatter.',
 )
 _add(
     "unstable-predictions",
     "the loss is noise at distances far below eps",
-    "The gradient says nothing about the loss a step away: average it over draws (--eot), smooth it, or use a "
+    "The gradient says nothing about the loss a step away: average it over draws (`eot`), smooth it, or use a "
     "gradient-free attack.",
 )
 _add(
@@ -120,7 +120,7 @@ _add(
 _add(
     "incomplete-optimisation",
     "the margin of survivors was still rising when the steps ran out",
-    "Give the attack more --steps (ten times as many), or --restarts.",
+    "Give the attack more `steps` (ten times as many), or `restarts`.",
 )
 _add(
     "transfer-failure",
@@ -135,7 +135,7 @@ _add(
 _add(
     "found-from-outside",
     "led in from a larger ball, the attack breaks what it did not break from within",
-    "The number is too high: give the attack more --steps and --restarts; if that does not help, the gradients near "
+    "The number is too high: give the attack more `steps` and `restarts`; if that does not help, the gradients near "
     "the images mislead, and it takes attacks of another kind (AutoAttack, a gradient-free one) and their union.",
 )
 _add(

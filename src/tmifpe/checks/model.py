@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["ModelChecks"]
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +19,7 @@ from tmifpe.checks.flags import flag
 from tmifpe.checks.normalisation import check_normalisation
 from tmifpe.checks.sample import Sample, change_of, draw_sample, gradient_attacks, share
 from tmifpe.checks.watcher import ForwardWatcher
+from tmifpe.core.stats import binomial_tail
 from tmifpe.losses import get_loss
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job
@@ -133,8 +133,7 @@ def _logits(job: Job, sample: Sample) -> Iterator[Flag]:
 def _chance(right: int, n: int, classes: int) -> Iterator[Flag]:
     """Guessing gets as many right in more than 1 of 20 cases, and the accuracy is nearer to guessing than to 1."""
     p = 1 / classes
-    at_least = math.fsum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(right, n + 1))
-    if at_least > 0.05 and right / n < (1 + p) / 2:
+    if binomial_tail(right, n, p) > 0.05 and right / n < (1 + p) / 2:
         yield flag("chance-accuracy", f"{right} of {n} images are classified correctly, with {classes} classes.")
 
 

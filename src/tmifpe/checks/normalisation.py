@@ -66,7 +66,7 @@ def _others(job: Job, sample: Sample) -> Iterator[tuple[str, Tensor]]:
     x, model = sample.problem.x, job.prepared.model
     if isinstance(model, Normalize):
         inner = Queries(model.network, job.prepared.dtype, tally=sample.queries.tally)
-        yield "no --mean and --std", read(inner, x, sample.batch_size)
+        yield "no `mean` and `std`", read(inner, x, sample.batch_size)
         return
     for name, (mean, std) in USUAL.get(x.shape[1], {}).items():
         shape = (1, -1, *(1 for _ in x.shape[2:]))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 __all__ = ["compare", "comparison_table", "flags_raised"]
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tmifpe.cli.options import AttackOptions, SourceOptions, StoreOptions
+from tmifpe.cli.options import AttackOptions, SourceOptions, StoreOptions, TrustOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,6 +21,7 @@ def compare(
     source: SourceOptions,
     attack: AttackOptions,
     keep: StoreOptions,
+    trust: TrustOptions,
     losses: Annotated[
         str, typer.Option(help="Losses or attacks, e.g. ce,tmifpe,'gama(momentum=0.75)',autoattack.")
     ] = "ce,ce-margin,cw,dlr,mifpe,tmifpe",
@@ -42,21 +44,25 @@ def compare(
     classifier, data, device = parse.load_sources(source)
     options: dict[str, Any] = parse.request_from(attack, data) | {"device": device}
     options |= {"store": keep.folder, "fresh": keep.fresh, "seeds": chosen}
+    options |= parse.checks_from(trust, data)
     del options["seed"]
     with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
         options["progress"] = lambda _, step: (check(), progress(step))
         result = tmifpe.compare(classifier, data, threat, names, base, **options)
-    if json:
-        console.print_json(provenance(device) | result.to_json())
-        return
-    shown = Console()
-    shown.print(comparison_table(classifier.name, result))
+    result = replace(result, results={loss: tuple(map(console.in_cli_words, r)) for loss, r in result.results.items()})
     plain = result.to_json()
-    for said in (significance(plain["pairs"], plain["seeds"]), spread(plain)):
-        if said:
-            shown.print(said, highlight=False, markup=False)
-    if raised := flags_raised(result):
-        shown.print(raised, style="yellow", highlight=False, markup=False)
+    if json:
+        console.print_json(provenance(device) | plain)
+    else:
+        shown = Console()
+        shown.print(comparison_table(classifier.name, result))
+        for said in (significance(plain["pairs"], plain["seeds"]), spread(plain)):
+            if said:
+                shown.print(said, highlight=False, markup=False)
+        if raised := flags_raised(result):
+            shown.print(raised, style="yellow", highlight=False, markup=False)
+    if trust.strict:
+        console.exit_if_flagged(flag for runs in result.results.values() for run in runs for flag in run.flags)
 
 
 def comparison_table(title: str, result: Comparison) -> Table:
@@ -67,7 +73,11 @@ def comparison_table(title: str, result: Comparison) -> Table:
 
     many = len(result.seeds) > 1
     table = Table(title=plain(f"{title}: clean {percent(result.clean_accuracy)} %"), title_justify="left")
+    first = next(iter(result.results.values()))[0]
+    second = first.spec.verify if first.spec.verify != "none" else ""
     headings = ["loss", "robust %", "95 % interval", "to CE", "seconds", *(["min", "max", "all seeds"] if many else [])]
+    headings += [f"in {second}"] if second else []
+    headings += [f"over {len(first.repeated)} draws"] if first.repeated else []
     for heading in headings:
         if heading == "loss":  # folded where the terminal is narrow, since a cut name says nothing
             table.add_column(heading, overflow="fold", min_width=10)
@@ -90,6 +100,9 @@ def comparison_table(title: str, result: Comparison) -> Table:
             several = len(values) > 1  # AutoAttack is measured at the first seed only
             spread = [percent(min(values)), percent(max(values)), percent(result.worst_case(loss))]
             row += spread if several else ["", "", ""]
+        seen = result.results[loss][0]  # the second opinion and further draws are those of the first seed
+        row += [percent(seen.second_robust_accuracy)] if second else []
+        row += [percent(sum(seen.repeated) / len(seen.repeated))] if first.repeated else []
         table.add_row(*row, style=bold)
     return table
 

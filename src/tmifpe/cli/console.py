@@ -5,7 +5,9 @@ from __future__ import annotations
 __all__ = [
     "bar",
     "encodable",
+    "exit_if_flagged",
     "harmless",
+    "in_cli_words",
     "percent",
     "plain",
     "print_json",
@@ -17,18 +19,20 @@ __all__ = [
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from tmifpe.run.result import Flag, Result
     from tmifpe.run.result import Progress as Step
-    from tmifpe.run.result import Result
 
 
 def bar() -> Progress:
@@ -129,6 +133,18 @@ def result_table(result: Result) -> Table:
     for flag in result.flags:
         table.add_row(f"[yellow]flag: {plain(flag.name)}[/yellow]", plain(f"{flag.seen} {flag.advice}"))
     return table
+
+
+def in_cli_words(result: Result) -> Result:
+    """The result with flags that name options as the command line does."""
+    return replace(result, flags=tuple(flag.on_command_line() for flag in result.flags))
+
+
+def exit_if_flagged(flags: Iterable[Flag]) -> None:
+    """What --strict asks for: exit code 3 if a flag was raised."""
+    if names := ", ".join(dict.fromkeys(flag.name for flag in flags)):
+        Console(stderr=True).print(f"flags were raised: {names}", style="yellow", markup=False)
+        raise typer.Exit(3)
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -40,8 +40,6 @@ def evaluate(
     from tmifpe.run.resolve import resolve_attack
     from tmifpe.store.export import adv_file
 
-    if trust.strict and not trust.checks:
-        raise InputError("--strict looks at flags, and --no-checks raises none; leave one of them out")
     if fail_below is not None and not 0 <= fail_below <= 1:
         raise InputError(f"--fail-below is a fraction in [0, 1], got {fail_below}")
     parse.refuse_ignored_options(attack, loss)
@@ -55,6 +53,7 @@ def evaluate(
     with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
         options["progress"] = lambda step: (check(), progress(step))
         result = tmifpe.evaluate(classifier, data, threat, chosen, **options)
+    result = console.in_cli_words(result)
     if save_adv is not None:
         parse.write_file(save_adv, adv_file(result))
     if junit is not None:
@@ -66,7 +65,5 @@ def evaluate(
     if fail_below is not None and result.robust_accuracy < fail_below:
         Console(stderr=True).print(f"robust accuracy {result.robust_accuracy:.4f} is below {fail_below}", style="red")
         raise typer.Exit(1)
-    if trust.strict and result.flags:
-        names = ", ".join(dict.fromkeys(flag.name for flag in result.flags))
-        Console(stderr=True).print(f"flags were raised: {names}", style="yellow", markup=False)
-        raise typer.Exit(3)
+    if trust.strict:
+        console.exit_if_flagged(result.flags)

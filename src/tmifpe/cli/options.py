@@ -16,6 +16,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from tmifpe.core.errors import InputError
+
 
 @dataclass(frozen=True)
 class SourceOptions:
@@ -70,15 +72,19 @@ class TrustOptions:
         bool, typer.Option(help="Look for reasons to doubt the number, on at most 64 examples; see docs/flags.md.")
     ] = True
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if any flag is raised.")] = False
-    verify: Annotated[
-        str | None, typer.Option(help="float64: read every adversarial example in that precision too.")
-    ] = None
+    verify: Annotated[str | None, typer.Option(help="fp64: read every adversarial example in that precision too.")] = (
+        None
+    )
     repeats: Annotated[
         int, typer.Option(min=1, help="Read the answers of a randomised model this often: mean and interval.")
     ] = 1
     transfer_adv: Annotated[
         str | None, typer.Option(help="Adversarial examples of another model (a --save-adv file) to try as well.")
     ] = None
+
+    def __post_init__(self) -> None:
+        if self.strict and not self.checks:
+            raise InputError("--strict looks at flags, and --no-checks raises none; leave one of them out")
 
 
 STORE = "tmifpe-runs"

@@ -12,7 +12,6 @@ __all__ = [
     "request_from",
     "seeds_from",
     "threat_from",
-    "whole",
     "write_file",
 ]
 
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tmifpe.cli.console import prints_on_stderr
 from tmifpe.cli.options import AttackOptions, SourceOptions, TrustOptions
 from tmifpe.core.errors import InputError, shown
+from tmifpe.core.numbers import parse_whole
 
 if TYPE_CHECKING:
     from tmifpe.attacks import PGD
@@ -139,19 +139,10 @@ def _numbers(name: str, text: str | None) -> tuple[float, ...] | None:
 def _batch_size(text: str) -> int | None:
     if text == "auto":
         return None
-    number = whole(text)
+    number = parse_whole(text)
     if not number:
         raise InputError(f"--batch-size must be auto or a whole number of at least 1, got {shown(text)}")
     return number
-
-
-def whole(text: str) -> int | None:
-    """The number that the text is, if it is a whole one that could be meant.
-
-    >>> whole("12"), whole("-1"), whole("9" * 5000)
-    (12, None, None)
-    """
-    return int(text) if text.isdecimal() and len(text) <= 18 else None
 
 
 def _targets(text: str | None, data: Data) -> Any:
@@ -162,7 +153,7 @@ def _targets(text: str | None, data: Data) -> Any:
 
     if text is None or text in TARGET_RULES:
         return text
-    if (number := whole(text)) is not None:
+    if (number := parse_whole(text)) is not None:
         return number
     try:
         is_file = Path(text).is_file()

@@ -70,14 +70,15 @@ def show(run: Name, store: Folder = STORE, json: Json = False) -> None:
 
     from rich.console import Console
 
-    from tmifpe.cli.console import plain, print_json, result_table
+    from tmifpe.cli.console import in_cli_words, plain, print_json, result_table
 
     kept = _store(store)
     found = kept.find(run)
-    result, sessions = kept.result(found), kept.sessions(found)
+    result, sessions = in_cli_words(kept.result(found)), kept.sessions(found)
     if json:
         told = found.to_json() | {"spec": found.spec.as_dict(), "plan": dataclasses.asdict(found.plan)}
-        told["result"] = found.result
+        flags = [dataclasses.asdict(flag) for flag in result.flags]
+        told["result"] = found.result and found.result | {"flags": flags}
         print_json(told | {"sessions": [dataclasses.asdict(session) for session in sessions]})
         return
     shown = Console()
@@ -113,7 +114,7 @@ def compare(first: Name, second: Name, store: Folder = STORE, json: Json = False
 
 
 def _compared(store: Store, first: str, second: str) -> dict[str, Any]:
-    from tmifpe.evaluation.compare import mcnemar
+    from tmifpe.core.stats import mcnemar
 
     one, two = store.find(first), store.find(second)
     if (one.spec.data_identity, one.spec.subset) != (two.spec.data_identity, two.spec.subset):

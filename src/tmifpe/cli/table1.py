@@ -123,12 +123,13 @@ def _show(rows: list[dict[str, Any]], console: Console) -> None:
 def _table(row: dict[str, Any]) -> Any:
     from rich.table import Table
 
-    from tmifpe.cli.console import plain
+    from tmifpe.cli.console import percent, plain
     from tmifpe.report import table1 as report
 
     many = len(row["seeds"]) > 1
     clean = row["clean"]
-    title = f"{report.heading(row)}: {row['n']} images, clean {clean['measured']:.2f} (printed {clean['printed']:.2f})"
+    accuracy = f"clean {percent(clean['measured'])} (printed {percent(clean['printed'])})"
+    title = f"{report.heading(row)}: {row['n']} images, {accuracy}"
     table = Table(title=plain(title), title_justify="left")
     for head in ["column", "measured", "printed", "diff", "95 %", *(["min–max", "union"] if many else []), "s"]:
         if head == "column":  # folded where the terminal is narrow, since a cut name says nothing
@@ -138,13 +139,15 @@ def _table(row: dict[str, Any]) -> Any:
     best = min(column["measured"] for column in row["columns"].values())
     for name, column in row["columns"].items():
         printed = (
-            ["", ""] if column["printed"] is None else [f"{column['printed']:.2f}", f"{column['difference']:+.2f}"]
+            ["", ""]
+            if column["printed"] is None
+            else [percent(column["printed"]), f"{100 * column['difference']:+.2f}"]
         )
         low, high = column["interval"]
-        cells = [plain(name), f"{column['measured']:.2f}", *printed, f"{low:.2f} to {high:.2f}"]
+        cells = [plain(name), percent(column["measured"]), *printed, f"{percent(low)} to {percent(high)}"]
         if many:
             several = len(column["values"]) > 1  # AutoAttack is measured at the first seed only
-            spread = [f"{column['min']:.2f} to {column['max']:.2f}", f"{column['worst_case']:.2f}"]
+            spread = [f"{percent(column['min'])} to {percent(column['max'])}", percent(column["worst_case"])]
             cells += spread if several else ["", ""]
         cells.append(f"{sum(column['seconds']):.0f}")
         table.add_row(*cells, style="bold" if column["measured"] == best else "")

@@ -65,14 +65,14 @@ def table_targeted(
 
 
 def _rules(text: str | None) -> list[str | int]:
-    from tmifpe.cli.parse import whole
     from tmifpe.core.errors import did_you_mean
+    from tmifpe.core.numbers import parse_whole
     from tmifpe.core.options import split_list
 
     known = ("least-likely", "second", "random")
     rules: list[str | int] = []
     for word in split_list(text) if text is not None else known:
-        number = whole(word)
+        number = parse_whole(word)
         if word not in known and number is None:
             raise did_you_mean("target", word, known)
         rules.append(word if number is None else number)

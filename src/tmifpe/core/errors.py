@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["InputError", "MissingExtra", "ModelError", "did_you_mean", "first_line", "is_out_of_memory", "shown"]
+__all__ = [
+    "InputError",
+    "MissingExtra",
+    "ModelError",
+    "did_you_mean",
+    "first_line",
+    "is_out_of_memory",
+    "shorten",
+    "shown",
+]
 
 import difflib
 from collections.abc import Iterable
@@ -62,8 +71,17 @@ def shown(value: object, most: int = 80) -> str:
     >>> shown("x" * 100, 5)
     "'xxxx..."
     """
-    text = " ".join(repr(value).split())
-    return text if len(text) <= most else text[:most] + "..."
+    return shorten(repr(value), most)
+
+
+def shorten(text: str, most: int) -> str:
+    """Text on one line, cut where it is longer than `most`.
+
+    >>> shorten("one\\ntwo three", 7)
+    'one two...'
+    """
+    flat = " ".join(text.split())
+    return flat if len(flat) <= most else flat[:most] + "..."
 
 
 def did_you_mean(kind: str, name: object, known: Iterable[str]) -> InputError:

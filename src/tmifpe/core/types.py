@@ -4,15 +4,14 @@ from __future__ import annotations
 
 __all__ = ["Classifier", "Data", "Logits", "Model", "Threat"]
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
 
-from tmifpe.core.errors import InputError, shown
+from tmifpe.core.errors import InputError
+from tmifpe.core.numbers import read_number
 
 Logits: TypeAlias = Tensor
 """(n, K): one row per example, one column per class, before any softmax."""
@@ -41,7 +40,7 @@ class Threat:
     def __post_init__(self) -> None:
         object.__setattr__(self, "norm", str(self.norm).lower())
         for name in ("eps", "low", "high"):
-            object.__setattr__(self, name, _number(name, getattr(self, name)))
+            object.__setattr__(self, name, read_number(name, getattr(self, name)))
         if self.eps < 0:
             raise InputError(f"eps must not be negative, got {self.eps}")
         if not self.low < self.high:
@@ -110,19 +109,3 @@ class Data(Protocol):
     def fetch(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Images (n, C, H, W), floating, in [0, 1]; labels (n,) int64, in the order of `positions`."""
         ...
-
-
-def _number(name: str, value: object) -> float:
-    """A float from a number or a text such as `8/255`."""
-    try:
-        if isinstance(value, str) and "/" in value:
-            # Numerator over denominator as floats, so that "8/255" is the very float that 8/255 is.
-            number = Fraction(value)
-            result = number.numerator / number.denominator
-        else:
-            result = float(value)  # pyright: ignore[reportArgumentType]
-    except (TypeError, ValueError, ZeroDivisionError, OverflowError, RuntimeError):
-        raise InputError(f"{name} must be a number such as 0.3 or 8/255, got {shown(value)}") from None
-    if not math.isfinite(result):
-        raise InputError(f"{name} must be finite, got {shown(value)}")
-    return result

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["Comparison", "Pair", "compare", "holm", "mcnemar"]
+__all__ = ["Comparison", "compare"]
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from tmifpe.attacks import PGD
-from tmifpe.core.errors import InputError
-from tmifpe.core.stats import wilson
+from tmifpe.core.errors import InputError, shorten
+from tmifpe.core.stats import PairedTest, holm, mcnemar, wilson
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.evaluation.prepare import prepare
 from tmifpe.run.request import Request, SharedOptions
@@ -27,24 +25,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 LOSSES = ("ce", "ce-margin", "cw", "dlr", "mifpe", "tmifpe")
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two losses on the same examples: how many only the one broke, only the other, and the exact p-value."""
-
-    first: str
-    second: str
-    only_first: int
-    only_second: int
-    p: float
-    adjusted: float
-    """p, corrected for having tested other pairs too."""
-
-    @property
-    def differs(self) -> bool:
-        """Whether the difference is more than chance at 5 %."""
-        return self.adjusted < 0.05
 
 
 @dataclass(frozen=True)
@@ -81,10 +61,15 @@ class Comparison:
         robust = np.logical_and.reduce([r.outcomes.robust & r.outcomes.counted for r in results])
         return float(robust.sum() / results[0].n) if results[0].n else 0.0
 
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> list[PairedTest]:
         """McNemar's exact test for every pair of losses, at the first seed, corrected for their number."""
         broken = {loss: runs[0].outcomes.fooled for loss, runs in self.results.items()}
         return holm([mcnemar(a, b, broken[a], broken[b]) for a, b in itertools.combinations(broken, 2)])
+
+    def __repr__(self) -> str:
+        means = ", ".join(f"{loss} {self.mean(loss):.2%}" for loss in self.results)
+        seeds = ", ".join(map(str, self.seeds))
+        return f"<Comparison robust accuracy {shorten(means, 250)}; clean {self.clean_accuracy:.2%}; seeds {seeds}>"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -109,35 +94,6 @@ class Comparison:
             "worst_case": self.worst_case(loss),
             "worst_case_interval": list(wilson(round(self.worst_case(loss) * first.n), first.n)),
         }
-
-
-def mcnemar(first: str, second: str, broken_first: NDArray[np.bool_], broken_second: NDArray[np.bool_]) -> Pair:
-    """The exact two-sided test: of the examples that only one of the two broke, a fair coin decides which.
-
-    >>> import numpy as np
-    >>> a, b = np.array([True] * 10 + [False] * 5), np.array([False] * 15)
-    >>> mcnemar("a", "b", a, b).differs
-    True
-    """
-    one, two = int((broken_first & ~broken_second).sum()), int((~broken_first & broken_second).sum())
-    n, k = one + two, min(one, two)
-    # log-binomials: the plain ones overflow a float beyond a thousand discordant pairs.
-    logs = [math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) - n * math.log(2) for i in range(k + 1)]
-    p = min(1.0, 2 * math.fsum(math.exp(value) for value in logs))
-    return Pair(first, second, one, two, p, adjusted=p)
-
-
-def holm(pairs: Sequence[Pair]) -> list[Pair]:
-    """The same pairs with p corrected by Holm's method: of twenty pairs without a difference, one has p < 5 %.
-
-    >>> [pair.adjusted for pair in holm([Pair("a", "b", 0, 6, 0.03, 0.03), Pair("a", "c", 0, 9, 0.01, 0.01)])]
-    [0.03, 0.02]
-    """
-    adjusted, largest = list(pairs), 0.0
-    for rank, k in enumerate(sorted(range(len(pairs)), key=lambda k: pairs[k].p)):
-        largest = max(largest, min(1.0, (len(pairs) - rank) * pairs[k].p))
-        adjusted[k] = replace(pairs[k], adjusted=largest)
-    return adjusted
 
 
 @torch.inference_mode(False)  # an attack needs gradients, wherever it is called

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["Loss", "aim_of", "check_classes", "keep_usable", "positive", "spelling"]
+__all__ = ["Loss", "aim_of", "check_classes", "keep_usable", "spelling"]
 
 import dataclasses
-import sys
 from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from tmifpe.core.errors import InputError, shown
+from tmifpe.core.errors import InputError
+from tmifpe.core.numbers import check_class_numbers
 from tmifpe.core.numerics import is_usable
 from tmifpe.core.options import spell
 
@@ -50,13 +50,6 @@ def spelling(loss: Loss) -> str:
     return spell(loss.name, chosen)
 
 
-def positive(owner: str, option: str, value: object) -> float:
-    """A finite number above 0, or an `InputError` that names the option."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
-        raise InputError(f"{option} of {owner} must be a number above 0, got {shown(value)}")
-    return float(value)
-
-
 def check_classes(loss: Loss, logits: Tensor, labels: Tensor, targets: Tensor | None) -> None:
     """Refuse what is no (n, K) of logits with n classes, and fewer classes than the loss needs; name one that works."""
     dense = isinstance(logits, Tensor) and logits.layout is torch.strided and not logits.is_meta
@@ -69,22 +62,11 @@ def check_classes(loss: Loss, logits: Tensor, labels: Tensor, targets: Tensor | 
     need, have = loss.min_classes(targeted), logits.shape[1]
     for name, classes in (("labels", labels), ("targets", targets)):
         if classes is not None:
-            _check_whole(name, classes, len(logits), have)
+            check_class_numbers(name, classes, len(logits), have)
     if have < need:
         kind = f"targeted {loss.name}" if targeted else loss.name
         advice = "use tmifpe or cw" if have >= 2 else "there is no rival class to attack towards"
         raise InputError(f"{kind} needs at least {need} classes, the model has {have}; {advice}")
-
-
-def _check_whole(name: str, classes: Tensor, n: int, most: int) -> None:
-    if not isinstance(classes, Tensor) or classes.dtype != torch.int64 or classes.shape != (n,) or classes.is_meta:
-        what = f"{classes.dtype} {tuple(classes.shape)}" if isinstance(classes, Tensor) else type(classes).__name__
-        raise InputError(f"{name} must be {n} class numbers in int64, got {what}")
-    # On a GPU this would wait for it at every step, and there the kernels refuse such numbers themselves.
-    if n and classes.device.type == "cpu":
-        low, high = torch.aminmax(classes)
-        if int(low) < 0 or int(high) >= most:
-            raise InputError(f"{name} must be classes from 0 to {most - 1}, got {int(low)} to {int(high)}")
 
 
 def aim_of(labels: Tensor, targets: Tensor | None) -> Tensor:

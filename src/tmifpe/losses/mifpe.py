@@ -10,8 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from tmifpe.core.numbers import real_number
 from tmifpe.core.numerics import compute_dtype
-from tmifpe.losses.loss import aim_of, check_classes, positive
+from tmifpe.losses.loss import aim_of, check_classes
 from tmifpe.losses.scaled import attached, fixed_t, rows_of
 
 
@@ -26,7 +27,7 @@ class MIFPE:
     name: ClassVar[str] = "mifpe"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "T", positive("mifpe", "T", self.T))
+        object.__setattr__(self, "T", real_number("T of mifpe", self.T, above=0))
 
     def min_classes(self, targeted: bool) -> int:  # noqa: ARG002
         return 2

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from tmifpe.core.errors import InputError, shown
+from tmifpe.core.numbers import real_number
 from tmifpe.core.numerics import compute_dtype
-from tmifpe.losses.loss import aim_of, check_classes, positive
+from tmifpe.losses.loss import aim_of, check_classes
 from tmifpe.losses.scaled import attached, choose_t, rows_of
 from tmifpe.theory.formats import lam_of
 
@@ -34,7 +35,7 @@ class TMIFPE:
     def __post_init__(self) -> None:
         object.__setattr__(self, "t_rule", _checked(self.name, self.t_rule))
         if self.lam is not None:
-            object.__setattr__(self, "lam", positive(self.name, "lam", self.lam))
+            object.__setattr__(self, "lam", real_number(f"lam of {self.name}", self.lam, above=0))
 
     def min_classes(self, targeted: bool) -> int:  # noqa: ARG002
         return 2
@@ -54,4 +55,4 @@ def _checked(owner: str, t_rule: object) -> str | float:
         if t_rule not in ("exact", "one-step"):
             raise InputError(f"t_rule of {owner} must be exact, one-step or a number, got {shown(t_rule)}")
         return t_rule
-    return positive(owner, "t_rule", t_rule)
+    return real_number(f"t_rule of {owner}", t_rule, above=0)

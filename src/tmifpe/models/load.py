@@ -17,7 +17,7 @@ from tmifpe.core.types import Classifier
 from tmifpe.models.catalogue import MODELS, SUFFIXES
 from tmifpe.models.check import count_classes
 from tmifpe.models.identity import held_parts, model_identity
-from tmifpe.models.normalize import Normalize, check_normalisation
+from tmifpe.models.normalize import Normalize, mean_and_std
 from tmifpe.models.source import Asked, Loaded
 
 
@@ -70,7 +70,7 @@ def _resolve(text: str) -> tuple[str, str]:
 
 def _finish(name: str, loaded: Loaded, device: str) -> Classifier:
     channels = None if loaded.input_shape is None else loaded.input_shape[0]
-    normalisation = check_normalisation(loaded.mean, loaded.std, channels)
+    normalisation = mean_and_std(loaded.mean, loaded.std, channels)
     module = loaded.module
     if normalisation is not None:
         module = Normalize(module, *normalisation)

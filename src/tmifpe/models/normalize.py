@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Normalize", "check_normalisation"]
+__all__ = ["Normalize", "mean_and_std"]
 
 from collections.abc import Sequence
 from math import isfinite
@@ -38,7 +38,7 @@ class Normalize(nn.Module):
         return self.network((x - self.mean.to(x.dtype).view(shape)) / self.std.to(x.dtype).view(shape))
 
 
-def check_normalisation(
+def mean_and_std(
     mean: Sequence[float] | None, std: Sequence[float] | None, channels: int | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     """Mean and std as tuples, one number per channel; None where neither is given."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Located", "Missing", "Row", "choose_rows", "load_row", "paper_rows", "weights_needed"]
+__all__ = ["Located", "Missing", "PaperRow", "choose_rows", "load_row", "paper_rows", "weights_needed"]
 
 import contextlib
 import json
@@ -26,8 +26,8 @@ _EXPORTS = (".pt2", ".onnx")
 
 
 @dataclass(frozen=True)
-class Row:
-    """One row as printed, in percent, with the model source and the file that hold its weights, where known."""
+class PaperRow:
+    """One row as printed, in fractions, with the model source and the file that hold its weights, where known."""
 
     id: str
     number: int
@@ -60,18 +60,20 @@ class Missing(InputError):
 
 
 @cache
-def paper_rows() -> tuple[Row, ...]:
+def paper_rows() -> tuple[PaperRow, ...]:
     """All rows, in the order of the paper.
 
     >>> len(paper_rows()), paper_rows()[4].printed["ce"]
-    (30, 86.82)
+    (30, 0.8682)
     """
     text = resources.files("tmifpe.paper").joinpath("table1.json").read_text(encoding="utf-8")
     plain: list[dict[str, Any]] = json.loads(text)["rows"]
-    return tuple(Row(number=number, **row) for number, row in enumerate(plain, 1))
+    for row in plain:  # the file holds percents, as the paper prints them; four decimals are all that two percents have
+        row["printed"] = {name: round(value / 100, 4) for name, value in row["printed"].items()}
+    return tuple(PaperRow(number=number, **row) for number, row in enumerate(plain, 1))
 
 
-def choose_rows(asked: Sequence[str]) -> list[Row]:
+def choose_rows(asked: Sequence[str]) -> list[PaperRow]:
     """The rows asked for, in the order of the paper: by id, by number, or by words of its description.
 
     >>> [row.id for row in choose_rows(["5", "mnist trades"])]
@@ -79,7 +81,7 @@ def choose_rows(asked: Sequence[str]) -> list[Row]:
     """
     if not asked:
         return list(paper_rows())
-    chosen: set[Row] = set()
+    chosen: set[PaperRow] = set()
     for text in asked:
         found = [row for row in paper_rows() if text.lower() in (row.id, str(row.number))]
         found = found or [row for row in paper_rows() if _describes(text, row)]
@@ -89,7 +91,9 @@ def choose_rows(asked: Sequence[str]) -> list[Row]:
     return [row for row in paper_rows() if row in chosen]
 
 
-def load_row(row: Row, weights_dir: Path, data_dir: Path, limit: int | None, device: str) -> tuple[Classifier, Data]:
+def load_row(
+    row: PaperRow, weights_dir: Path, data_dir: Path, limit: int | None, device: str
+) -> tuple[Classifier, Data]:
     """The row's model and data, or `Missing` with all that is not at hand."""
     needs: list[str] = []
     located = _locate(row, weights_dir)
@@ -114,7 +118,7 @@ def load_row(row: Row, weights_dir: Path, data_dir: Path, limit: int | None, dev
     return classifier, data
 
 
-def _locate(row: Row, folder: Path) -> Located | None:
+def _locate(row: PaperRow, folder: Path) -> Located | None:
     zoo = row.model is not None and row.model.startswith("robustbench:")
     if zoo and _zoo_file(row, folder).is_file():
         return Located(row.model or "", folder)
@@ -129,18 +133,18 @@ def _locate(row: Row, folder: Path) -> Located | None:
     return None
 
 
-def _zoo_file(row: Row, folder: Path) -> Path:
+def _zoo_file(row: PaperRow, folder: Path) -> Path:
     dataset, threat, _ = (row.model or "").removeprefix("robustbench:").split("/")
     return folder / dataset / threat / str(row.weights)
 
 
-def _unique(row: Row) -> bool:
+def _unique(row: PaperRow) -> bool:
     """Some ids of the zoo name one model per threat; their bare file name says too little."""
     return Counter(other.weights for other in paper_rows())[row.weights] == 1
 
 
 @contextlib.contextmanager
-def _zoo_layout(row: Row, located: Located) -> Iterator[Path | None]:
+def _zoo_layout(row: PaperRow, located: Located) -> Iterator[Path | None]:
     """What to give as weights: a bare file of the zoo is shown to the zoo's loader in the layout it expects."""
     if located.weights is None or located.weights.is_dir() or not located.model.startswith("robustbench:"):
         yield located.weights
@@ -155,7 +159,7 @@ def _zoo_layout(row: Row, located: Located) -> Iterator[Path | None]:
         yield Path(temporary)
 
 
-def weights_needed(row: Row, folder: Path) -> str:
+def weights_needed(row: PaperRow, folder: Path) -> str:
     """Which file the row needs, and where it is published."""
     if row.model is None or row.weights is None:
         source = f", from {row.published}" if row.published else "; no weights are published"
@@ -166,7 +170,7 @@ def weights_needed(row: Row, folder: Path) -> str:
     return f"weights: {' or '.join(places)} ({row.model}, from {row.published})"
 
 
-def _describes(text: str, row: Row) -> bool:
+def _describes(text: str, row: PaperRow) -> bool:
     """Whether every word of `text` begins a word of what is known of the row."""
     known = _words(f"{row.id} {row.norm} {row.defense} {row.cite} {row.architecture} {row.model} {row.weights}")
     asked = _words(text)

@@ -15,7 +15,7 @@ from tmifpe.core.options import parse
 from tmifpe.core.stats import wilson
 from tmifpe.core.types import Threat
 from tmifpe.evaluation.compare import Comparison, compare
-from tmifpe.paper.rows import Missing, Row, load_row
+from tmifpe.paper.rows import Missing, PaperRow, load_row
 from tmifpe.run.result import Progress
 
 COLUMNS = ("ce", "cw", "dlr", "gama(momentum=0.75)", "mifpe", "tmifpe")
@@ -25,12 +25,12 @@ COLUMNS = ("ce", "cw", "dlr", "gama(momentum=0.75)", "mifpe", "tmifpe")
 class MeasuredRow:
     """A row as printed, and as measured where it could be; `needs` says what is missing otherwise."""
 
-    row: Row
+    row: PaperRow
     comparison: Comparison | None = None
     needs: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; accuracies, intervals and differences in percent, as the paper prints them."""
+        """Plain values; accuracies, intervals and differences are fractions."""
         row = self.row
         plain: dict[str, Any] = {
             "id": row.id,
@@ -55,7 +55,7 @@ class MeasuredRow:
             "seeds": list(self.comparison.seeds),
             "clean": _beside(self.comparison.clean_accuracy, row.printed["clean"]),
             "columns": {name: self._column(self.comparison, name) for name in self.comparison.results},
-            "spread": None if self.comparison.spread is None else _percent(self.comparison.spread),
+            "spread": self.comparison.spread,
             "pairs": [vars(pair) | {"differs": pair.differs} for pair in self.comparison.pairs()],
             "remarks": self.remarks(),
         }
@@ -75,11 +75,11 @@ class MeasuredRow:
         runs = comparison.results[name]
         values = comparison.accuracies(name)
         return _beside(comparison.mean(name), printed_value(self.row, name)) | {
-            "interval": [_percent(bound) for bound in comparison.interval(name)],
-            "values": [_percent(value) for value in values],
-            "min": _percent(min(values)),
-            "max": _percent(max(values)),
-            "worst_case": _percent(comparison.worst_case(name)),
+            "interval": list(comparison.interval(name)),
+            "values": values,
+            "min": min(values),
+            "max": max(values),
+            "worst_case": comparison.worst_case(name),
             "seconds": [run.seconds for run in runs],
             "forwards": runs[0].tally.forwards,
             "backwards": runs[0].tally.backwards,
@@ -89,7 +89,7 @@ class MeasuredRow:
 
 
 def measure_row(
-    row: Row,
+    row: PaperRow,
     weights_dir: Path,
     data_dir: Path,
     columns: Sequence[str] = COLUMNS,
@@ -114,19 +114,15 @@ def measure_row(
     return MeasuredRow(row, result)
 
 
-def printed_value(row: Row, column: str) -> float | None:
+def printed_value(row: PaperRow, column: str) -> float | None:
     """What the paper prints for a column: for a loss as it stands, and for GAMA-PGD in any form."""
     name, options = parse(column)
     return row.printed.get(name) if not options or name in ("gama", "autoattack") else None
 
 
 def _beside(measured: float, printed: float | None) -> dict[str, float | None]:
-    value = _percent(measured)
-    return {"measured": value, "printed": printed, "difference": None if printed is None else round(value - printed, 4)}
-
-
-def _percent(fraction: float) -> float:
-    return round(100 * fraction, 4)
+    difference = None if printed is None else round(measured - printed, 6)
+    return {"measured": measured, "printed": printed, "difference": difference}
 
 
 def _some_images(comparison: Comparison) -> str:
@@ -136,27 +132,27 @@ def _some_images(comparison: Comparison) -> str:
     return f"These are {spec.n} of {spec.total} images; their choice is a part of the difference to the printed."
 
 
-def _other_weights(row: Row, comparison: Comparison) -> str:
+def _other_weights(row: PaperRow, comparison: Comparison) -> str:
     first = next(iter(comparison.results.values()))[0]
     low, high = wilson(int(first.outcomes.correct.sum()), len(first.outcomes), confidence=0.99)
     printed = row.printed["clean"]
-    if 100 * low <= printed <= 100 * high:
+    if low <= printed <= high:
         return ""
     return (
-        f"The clean accuracy is {100 * comparison.clean_accuracy:.2f} where the paper prints {printed}: "
+        f"The clean accuracy is {100 * comparison.clean_accuracy:.2f} where the paper prints {100 * printed:.2f}: "
         "these may be other weights or other images."
     )
 
 
-def _below_spread(row: Row, comparison: Comparison) -> str:
+def _below_spread(row: PaperRow, comparison: Comparison) -> str:
     """The paper's differences against what the seed alone does."""
     if comparison.spread is None:
         return ""
     named = [(parse(name)[0], printed_value(row, name)) for name in comparison.results]  # GAMA may stand there twice
     losses = {name: value for name, value in named if value is not None and name != "autoattack"}
-    gaps = [abs(a - b) for a, b in itertools.combinations(losses.values(), 2)]
+    gaps = [round(abs(a - b), 4) for a, b in itertools.combinations(losses.values(), 2)]
     spread = 100 * comparison.spread
-    below = sum(gap <= spread for gap in gaps)
+    below = sum(gap <= round(comparison.spread, 6) for gap in gaps)
     if not below:
         return ""
     return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Curve", "Mark", "curve_of", "draw", "figure", "plot_analysis"]
+__all__ = ["Curve", "Optimum", "curve_of", "draw", "figure", "plot_analysis"]
 
 import math
 from dataclasses import asdict, dataclass
@@ -35,7 +35,7 @@ _ENDINGS = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
-class Mark:
+class Optimum:
     """t* in one format, and what is reached there."""
 
     t_star: float
@@ -52,7 +52,7 @@ class Curve:
     t: tuple[float, ...]
     g: tuple[float, ...]
     delta_sup: dict[str, tuple[float, ...]]
-    marks: dict[str, Mark]
+    marks: dict[str, Optimum]
     other_maxima: tuple[tuple[float, float], ...]
 
     @property
@@ -70,7 +70,7 @@ def curve_of(row: Row, title: str, formats: tuple[str, ...], printed: bool = Fal
     for name in formats:
         t = t_of(row, FORMATS[name])
         value = float(g(row, t, printed))
-        marks[name] = Mark(float(t), value, float(delta_sup(value, FORMATS[name])))
+        marks[name] = Optimum(float(t), value, float(delta_sup(value, FORMATS[name])))
     last = max(mark.t_star for mark in marks.values())
     if row.scenario.top:
         grid = torch.linspace(0, max(5.0, 2.5 * last), _POINTS + 1, dtype=torch.float64)[1:]

@@ -39,15 +39,20 @@ def _block(row: dict[str, Any]) -> str:
     heads += ["min", "max", "all seeds together"] if many else []
     lines = [f"| {' | '.join([*heads, 'seconds'])} |", "|---|" + "---:|" * len(heads)]
     clean = row["clean"]
-    cells = ["clean", _number(clean["measured"]), _number(clean["printed"]), _signed(clean["difference"])]
+    cells = ["clean", _percent(clean["measured"]), _percent(clean["printed"]), _signed(clean["difference"])]
     lines.append(f"| {' | '.join(cells + [''] * (len(heads) - 3))} |")
     for name, column in row["columns"].items():
         low, high = column["interval"]
-        cells = [_cell(name), _number(column["measured"]), _number(column["printed"]), _signed(column["difference"])]
-        cells.append(f"{low:.2f} to {high:.2f}")
+        cells = [
+            _cell(name),
+            _percent(column["measured"]),
+            _percent(column["printed"]),
+            _signed(column["difference"]),
+        ]
+        cells.append(f"{_percent(low)} to {_percent(high)}")
         if many:
             several = len(column["values"]) > 1  # AutoAttack is measured at the first seed only
-            cells += [_number(column[key]) if several else "" for key in ("min", "max", "worst_case")]
+            cells += [_percent(column[key]) if several else "" for key in ("min", "max", "worst_case")]
         cells.append(f"{column['seconds'][0]:.0f}")
         lines.append(f"| {' | '.join(cells)} |")
     seeds = ", ".join(str(seed) for seed in row["seeds"])
@@ -75,22 +80,22 @@ def latex(rows: Sequence[dict[str, Any]]) -> str:
             columns = row["columns"]
             cells += [_both(row["clean"]), *(_both(columns[name]) if name in columns else "--" for name in names)]
         else:
-            cells += [f"-- ({_number(row['printed']['clean'])})", *(["--"] * len(names))]
+            cells += [f"-- ({_percent(row['printed']['clean'])})", *(["--"] * len(names))]
         lines.append(" & ".join(cells) + r" \\")
     return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
 
 
 def _both(column: dict[str, Any]) -> str:
-    printed = f" ({_number(column['printed'])})" if column["printed"] is not None else ""
-    return _number(column["measured"]) + printed
+    printed = f" ({_percent(column['printed'])})" if column["printed"] is not None else ""
+    return _percent(column["measured"]) + printed
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2f}"
 
 
 def _signed(value: float | None) -> str:
-    return "" if value is None else f"{value:+.2f}"
+    return "" if value is None else f"{100 * value:+.2f}"
 
 
 def _cell(text: str) -> str:

@@ -7,7 +7,6 @@ __all__ = [
     "Request",
     "SharedOptions",
     "as_targets",
-    "check_whole",
     "require_model",
     "require_threat",
 ]
@@ -17,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tmifpe.core.errors import InputError, did_you_mean, shown
+from tmifpe.core.numbers import MOST_SEED, whole_number
 from tmifpe.core.types import Threat
 from tmifpe.run.recorder import Keeper
 from tmifpe.run.result import Progress
@@ -58,6 +57,8 @@ class SharedOptions(TypedDict, total=False):
     """Read every adversarial example in this precision too, and mark those on which the two differ."""
     repeats: int
     """Further draws of a randomised model, each of which reads the answers again."""
+    transfer_adv: Tensor | None
+    """Adversarial examples of another model, one per example: do they break what this attack did not?"""
     store: str | Path | Keeper | None
     """A folder, in which the same request is resumed or returned."""
     fresh: bool
@@ -70,8 +71,6 @@ class EvaluateOptions(SharedOptions, total=False):
     seed: int
     keep_adv: bool
     """Return the adversarial examples with the result."""
-    transfer_adv: Tensor | None
-    """Adversarial examples of another model, one per example: do they break what this attack did not?"""
     progress: Callable[[Progress], None]
 
 
@@ -102,10 +101,10 @@ class Request:
     def __post_init__(self) -> None:
         for option in ("limit", "batch_size", "shard_size"):
             if getattr(self, option) is not None:
-                object.__setattr__(self, option, check_whole(option, getattr(self, option)))
+                object.__setattr__(self, option, whole_number(option, getattr(self, option)))
         for option in ("eot", "repeats"):
-            object.__setattr__(self, option, check_whole(option, getattr(self, option), most=MOST_DRAWS))
-        object.__setattr__(self, "seed", check_whole("seed", self.seed, least=0, most=2**63 - 1))
+            object.__setattr__(self, option, whole_number(option, getattr(self, option), most=MOST_DRAWS))
+        object.__setattr__(self, "seed", whole_number("seed", self.seed, least=0, most=MOST_SEED))
         if self.mode not in ("verdict", "strongest"):
             raise InputError(f"mode must be 'verdict' or 'strongest', got {shown(self.mode)}")
         for option in ("precision", "verify"):
@@ -136,15 +135,6 @@ def require_model(model: object) -> None:
 def require_threat(threat: object) -> None:
     if not isinstance(threat, Threat):
         raise InputError(f"the threat must be a Threat, e.g. Threat('linf', 8/255), got {type(threat).__name__}")
-
-
-def check_whole(name: str, value: object, least: int = 1, most: int | None = None) -> int:
-    """A whole number from `least` to `most`, of Python or numpy."""
-    number = int(value) if isinstance(value, int | np.integer) and not isinstance(value, bool) else None
-    if number is None or number < least or (most is not None and number > most):
-        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise InputError(f"{name} must be a whole number {bounds}, got {shown(value)}")
-    return number
 
 
 def as_targets(targets: Any) -> str | int | Tensor | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["Flag", "Progress", "Result"]
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tmifpe.attacks.queries import Tally
+from tmifpe.core.errors import shorten
 from tmifpe.core.options import parse
 from tmifpe.core.stats import student, wilson
 from tmifpe.run.outcomes import Mark, Outcomes
@@ -22,11 +24,28 @@ from tmifpe.version import __version__
 
 @dataclass(frozen=True)
 class Flag:
-    """A reason to doubt the number: what was seen, and what to do about it."""
+    """A reason to doubt the number: what was seen, and what to do about it.
+
+    Options stand in backticks, the way Python names them; `on_command_line` turns them into options of the command.
+
+    >>> Flag("randomised", "...", 'Try `loss="tmifpe"`, `batch_size=8` and more `steps`.').on_command_line().advice
+    'Try --loss tmifpe, --batch-size 8 and more --steps.'
+    """
 
     name: str
     seen: str
     advice: str
+
+    def on_command_line(self) -> Flag:
+        return Flag(self.name, _as_options(self.seen), _as_options(self.advice))
+
+
+def _as_options(text: str) -> str:
+    def option(found: re.Match[str]) -> str:
+        name, value = found[1].replace("_", "-"), found[2]
+        return f"--{name}" if value is None else f"--{name} " + value.strip('"')
+
+    return re.sub(r"`(\w+)(?:=([^`]*))?`", option, text)
 
 
 @dataclass(frozen=True)
@@ -159,6 +178,11 @@ class Result:
             left_out = int(((self.outcomes.marks & Mark.LEFT_OUT) != 0).sum())
             plain |= {"targets": self.spec.targets, "success_rate": self.success_rate, "left_out": left_out}
         return plain
+
+    def __repr__(self) -> str:
+        spec, names = self.spec, ", ".join(dict.fromkeys(flag.name for flag in self.flags))
+        what = f"{spec.model} on {spec.data}, {'; '.join(spec.attacks)}"
+        return f"<Result {self}; {shorten(what, 200)}; {f'flags: {shorten(names, 100)}' if names else 'no flags'}>"
 
     def __str__(self) -> str:
         low, high = self.interval

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from tmifpe.core.errors import InputError, did_you_mean, shown
+from tmifpe.core.errors import InputError, did_you_mean
+from tmifpe.core.numbers import MOST_SEED, whole_number
 from tmifpe.core.options import parse, split_list
 from tmifpe.core.types import Threat
 from tmifpe.run import frozen_defaults
@@ -61,8 +62,7 @@ class RunSpec:
     """`Plan.cut` for a randomised model, whose draws depend on it; otherwise empty, since the cut changes nothing."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
-            raise InputError(f"seed must be a whole number in [0, 2^63), got {shown(self.seed)}")
+        whole_number("seed", self.seed, least=0, most=MOST_SEED)
         if not self.attacks:
             raise InputError("an evaluation needs at least one attack")
 

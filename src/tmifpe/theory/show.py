@@ -33,31 +33,35 @@ def tables(found: Analysis) -> list[Table]:
     facts = [
         ("scenario", scenario),
         ("classes", f"{len(found.logits)}, {named} at rank {found.rank}"),
-        ("Delta", _number(found.delta)),
+        ("Delta", _six_digits(found.delta)),
         (f"t* ({found.precision})", f"{found.t_star:.12g}"),
         ("g(t*)", f"{found.g:.12g}"),
-        ("g'(t*)", _number(found.g_prime)),
-        ("  as printed", _number(found.g_prime_printed)),
-        ("h(t*)", "not defined here: g only increases" if found.h is None else _number(found.h)),
+        ("g'(t*)", _six_digits(found.g_prime)),
+        ("  as printed", _six_digits(found.g_prime_printed)),
+        ("h(t*)", "not defined here: g only increases" if found.h is None else _six_digits(found.h)),
     ]
-    choices = [(c.rule, _number(c.t), _number(c.g), f"{100 * c.loss:.3g} %") for c in found.choices]
+    choices = [(c.rule, _six_digits(c.t), _six_digits(c.g), f"{100 * c.loss:.3g} %") for c in found.choices]
     result = [Table("", (), facts), Table("choice of t", ("rule", "t", "g", "loses"), choices)]
     if len(found.local_maxima) > 1:
         several = [(f"{t:.9g}", f"{g:.9g}") for t, g in found.local_maxima]
         result.append(Table("local maxima of g", ("t", "g"), several))
-    bounds = [(b.format, _number(b.t_star), _number(b.g), f"{b.delta_sup:.3g}") for b in found.delta_sup]
+    bounds = [(b.format, _six_digits(b.t_star), _six_digits(b.g), f"{b.delta_sup:.3g}") for b in found.delta_sup]
     result.append(Table("the paper's bound", ("format", "t*", "g", "delta_sup"), bounds))
     pairs = [
-        (f"({p.i - 1}, {p.i})", *map(_number, (p.coefficient, p.delta_sup, p.printed_coefficient, p.printed_delta_sup)))
+        (
+            f"({p.i - 1}, {p.i})",
+            *map(_six_digits, (p.coefficient, p.delta_sup, p.printed_coefficient, p.printed_delta_sup)),
+        )
         for p in found.pairs
     ]
     head = ("ranks", "a", f"delta_sup ({found.precision})", "a as printed", "delta_sup as printed")
     result.append(Table("pairs of neighbours", head, _cut(pairs)))
     both = zip(found.coefficients, found.coefficients_printed, strict=True)
-    terms = [(str(k), _number(right), _number(printed)) for k, (right, printed) in enumerate(both, start=1)]
+    terms = [(str(k), _six_digits(right), _six_digits(printed)) for k, (right, printed) in enumerate(both, start=1)]
     result.append(Table("telescoped coefficients a_k", ("k", "a_k", "as printed"), _cut(terms)))
     slopes = [
-        (str(k), _number(z), _number(w)) for k, (z, w) in enumerate(zip(found.logits, found.gradient, strict=True))
+        (str(k), _six_digits(z), _six_digits(w))
+        for k, (z, w) in enumerate(zip(found.logits, found.gradient, strict=True))
     ]
     result.append(Table("gradient", ("class", "logit", "d loss / d logit"), _cut(slopes)))
     return result
@@ -98,5 +102,5 @@ def _cut(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     return [*rows[:_MOST], (f"... {len(rows) - _MOST} more", *[""] * (len(rows[0]) - 1))]
 
 
-def _number(value: float) -> str:
+def _six_digits(value: float) -> str:
     return f"{value:.6g}"

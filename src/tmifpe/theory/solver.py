@@ -8,7 +8,7 @@ be several, and the highest is taken. Works in float32 and float64, on any devic
 
 from __future__ import annotations
 
-__all__ = ["T_TWO", "bracket", "height", "lambert_w", "local_maxima", "one_step_t", "solve_t"]
+__all__ = ["T_TWO", "bracket", "height", "local_maxima", "one_step_t", "solve_t"]
 
 import math
 from functools import lru_cache
@@ -31,25 +31,9 @@ _STEPS = {torch.float32: (4, 7, 4), torch.float64: (7, 10, 8)}
 _CACHE = 1 << 16  # numbers held at once while the grid is evaluated
 
 
-def lambert_w(x: float) -> float:
-    """The w >= 0 with w e^w = x, for x >= 0, by Newton's method from above.
-
-    >>> round(1 + lambert_w(1 / math.e), 12)
-    1.278464542761
-    """
-    if x < 0:
-        raise ValueError(f"lambert_w needs x >= 0, got {x}")
-    w = math.log1p(x)  # an upper bound, from which the convex w e^w is descended without overshoot
-    for _ in range(50):
-        step = (w - x * math.exp(-w)) / (1.0 + w)
-        w -= step
-        if abs(step) <= 1e-16 * w:
-            break
-    return w
-
-
-T_TWO = 1.0 + lambert_w(1.0 / math.e)
-"""t* for two classes, whatever the logits; also used at exact ties, where t* has no meaning and w does not need it."""
+T_TWO = 1.278464542761074
+"""t* for two classes, whatever the logits: 1 + W(1/e), W being Lambert's function. Also used at exact ties, where t*
+has no meaning and w does not need it."""
 
 
 @lru_cache(maxsize=256)
@@ -63,8 +47,10 @@ def bracket(classes: int) -> tuple[float, float]:
         raise InputError("t* needs at least two classes")
     if classes == 2:
         return T_TWO, T_TWO
-    low = 0.70 if classes <= _UNIMODAL else lambert_w(1.0 / math.e)
-    return low, 1.0 + lambert_w((classes - 1) / math.e)
+    from scipy.special import lambertw
+
+    w_low, w_high = (float(lambertw(x).real) for x in (1.0 / math.e, (classes - 1) / math.e))
+    return 0.70 if classes <= _UNIMODAL else w_low, 1.0 + w_high
 
 
 def height(d: Tensor, t: Tensor) -> Tensor:
