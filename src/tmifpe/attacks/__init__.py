@@ -1,6 +1,6 @@
 """One step, one loop, sequences of attacks. A model is any callable to logits."""
 
-from tmifpe.attacks.catalogue import ATTACKS, attack_spelling, get_attack
+from tmifpe.attacks.catalogue import ATTACKS, attack_spelling, get_attack, register_attack
 from tmifpe.attacks.gama import GAMA
 from tmifpe.attacks.loop import Attack, Loop, Verdicts, run
 from tmifpe.attacks.pgd import PGD, bim, fgsm, mim
@@ -23,5 +23,6 @@ __all__ = [
     "fgsm",
     "get_attack",
     "mim",
+    "register_attack",
     "run",
 ]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["Loss", "aim_of", "check_classes", "keep_usable", "positive", "spelling"]
+__all__ = ["Loss", "aim_of", "check_classes", "keep_usable", "positive"]
 
-import dataclasses
 import sys
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numerics import is_usable
-from tmifpe.core.options import spell
 
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -23,31 +21,18 @@ class Loss(Protocol):
 
     It returns one differentiable value per example, never reduced, that the attacker ascends (eq:adversarial). Rows
     with NaN or +inf get the value 0 and a zero gradient.
+
+    A loss may define `reference(logits, labels) -> ReferenceGradient`, its gradient in float64 by a form that neither
+    cancels nor underflows, against which `audit` measures; without it, its own arithmetic in float64 has to do.
     """
 
     name: ClassVar[str]
 
-    def min_classes(self, targeted: bool) -> int:
+    def min_classes(self, targeted: bool) -> int:  # noqa: ARG002
         """The smallest K for which the loss is defined."""
-        ...
+        return 2
 
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor: ...
-
-
-def spelling(loss: Loss) -> str:
-    """The canonical text of a loss, with only the options that differ from their defaults: what `get_loss` reads.
-
-    >>> from tmifpe.losses import get_loss
-    >>> spelling(get_loss("mifpe( T = 10 )")), spelling(get_loss("mifpe(T=1)"))
-    ('mifpe(T=10)', 'mifpe')
-    """
-    chosen: dict[str, Any] = {}
-    for field in dataclasses.fields(loss):  # pyright: ignore[reportArgumentType]
-        value = getattr(loss, field.name)
-        if value != field.default:
-            whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
-            chosen[field.name] = int(value) if whole else value
-    return spell(loss.name, chosen)
 
 
 def positive(owner: str, option: str, value: object) -> float:

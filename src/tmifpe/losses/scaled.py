@@ -6,7 +6,7 @@ z - z_max is exact near the boundary, so the exponents here are right to a few u
 
 from __future__ import annotations
 
-__all__ = ["Rows", "attached", "choose_t", "fixed_t", "rows_of"]
+__all__ = ["ScaledRows", "attached", "choose_t", "fixed_t", "rows_of"]
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ _FEW = 13  # classes
 
 
 @dataclass(frozen=True)
-class Rows:
+class ScaledRows:
     """Logits r = (z - z_max)/Delta <= 0 of each row (n, K), seen from the class `aim` that the loss names (n, 1)."""
 
     r: Tensor
@@ -35,16 +35,16 @@ class Rows:
         return self.own[:, 0] == 0
 
 
-def rows_of(z: Tensor, aim: Tensor) -> Rows:
+def rows_of(z: Tensor, aim: Tensor) -> ScaledRows:
     """Shift by the top logit, then divide by Delta = z_1 - z_2. -inf stays -inf: a class without weight."""
     first, second = torch.topk(z, 2, dim=1).values.split(1, dim=1)
     r = (z - first) / safe_gap(first, second)
     column = aim[:, None]
     # topk puts NaN and +inf first, and -inf only where nothing is finite; NaN compares false.
-    return Rows(r, column, r.gather(1, column), (first == second)[:, 0], (first.abs() < torch.inf)[:, 0])
+    return ScaledRows(r, column, r.gather(1, column), (first == second)[:, 0], (first.abs() < torch.inf)[:, 0])
 
 
-def choose_t(rows: Rows, t_rule: str | float, lam: float) -> Tensor:
+def choose_t(rows: ScaledRows, t_rule: str | float, lam: float) -> Tensor:
     """t (n,) by scenario: eq:t_star, eq:t_star_t_s solved in u_u and t_s; in u_s and t_u max(1, lambda/d_y) with
     d_y = (z_1 - z_y)/Delta (eq:increase_t_star, eq32)."""
     top = rows.top
@@ -78,7 +78,7 @@ def fixed_t(z: Tensor, t: float) -> Tensor:
     return z.new_full((len(z),), min(max(t, info.tiny), info.max))
 
 
-def attached(z: Tensor, rows: Rows, t: Tensor, targeted: bool) -> Tensor:
+def attached(z: Tensor, rows: ScaledRows, t: Tensor, targeted: bool) -> Tensor:
     """CE(c z, aim) per row (negated if targeted), c = t/Delta, with gradient p - e_aim: that of CE divided by c.
 
     eq:SCE_c_u, eq:SCE_c_u_s, eq:SCE_c_targeted_u and eq:SCE_c_targeted_s, all shifted by the largest logit: the
