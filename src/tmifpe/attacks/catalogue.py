@@ -7,7 +7,7 @@ __all__ = ["ATTACKS", "attack_spelling", "get_attack", "register_attack"]
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 from tmifpe.attacks.loop import Attack
 from tmifpe.core.errors import InputError
@@ -17,11 +17,11 @@ from tmifpe.core.registry import Registry
 
 def _admit(thing: Any, name: str) -> Callable[..., Attack]:
     if inspect.isclass(thing):
-        if not dataclasses.is_dataclass(thing) or not getattr(thing, "__dataclass_params__").frozen:
+        if not dataclasses.is_dataclass(thing) or not cast(Any, thing).__dataclass_params__.frozen:
             raise InputError(f"the class {name} must be a frozen dataclass: decorate it with @dataclass(frozen=True)")
         if not isinstance(getattr(thing, "name", None), str) or not hasattr(thing, "budget"):
             raise InputError(f"{name} is no attack: it needs a class attribute `name` and a property `budget`")
-    return thing
+    return cast(Callable[..., Attack], thing)
 
 
 def _fits(thing: Any) -> bool:

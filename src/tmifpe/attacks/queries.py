@@ -74,7 +74,7 @@ class Queries:
             logits = self._ask(leaf)
             if not logits.requires_grad:
                 return logits, torch.zeros_like(x)
-            total = objective(logits).sum()
+            total = _as_values(objective(logits), len(x)).sum()
             with _failing_clearly(len(x)):
                 found = torch.autograd.grad(total, leaf, allow_unused=True)
             grad = cast("Tensor | None", found[0])
@@ -105,6 +105,19 @@ def _failing_clearly(n: int) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         raise ModelError(f"the model failed on {n} images: {type(error).__name__}: {first_line(error)}") from error
+
+
+def _as_values(output: object, n: int) -> Tensor:
+    """What an objective returned for n examples, if it is one value for each; a mean would be taken for a sum."""
+    if not isinstance(output, Tensor) or output.shape != (n,):
+        what = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+        raise InputError(
+            f"for {n} examples a loss must return a tensor of shape ({n},), got {what}; return one value per example, "
+            "e.g. with reduction='none'"
+        )
+    if not output.requires_grad:
+        raise InputError("what the loss returns has no gradient: do not detach it or compute it under torch.no_grad()")
+    return output
 
 
 def as_logits(output: object, n: int) -> Tensor:

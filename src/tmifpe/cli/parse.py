@@ -65,7 +65,7 @@ def refuse_ignored_options(options: AttackOptions, text: str) -> None:
     from tmifpe.core.options import parse
 
     name, _ = parse(text)
-    if name not in (*ATTACKS, AutoAttack.name):  # a loss, or nothing that is known
+    if name != AutoAttack.name and name not in ATTACKS:  # a loss, or nothing that is known
         return
     own = inspect.signature(ATTACKS.get(name)).parameters if name in ATTACKS else {}
     heard = {option for option in ("steps", "restarts") if option in own}

@@ -31,6 +31,8 @@ _DIGITS = 12
 _MOST_FILES = 64  # more than a plug-in has; the walk must not take in a whole framework
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
+_STANDARD = Path(dataclasses.__file__).parent
+
 _Part: TypeAlias = str | bytes | Tensor
 
 # Stamps of sources, by the code objects loaded from them. A file edited after its import leaves the loaded code as it
@@ -123,10 +125,13 @@ def _definition(thing: Any, seen: set[int]) -> list[_Part]:
 
 
 def _own_function(value: Any) -> types.FunctionType | None:
-    """A method that someone wrote; dataclasses generate some, too."""
+    """A method that someone wrote: dataclasses and protocols add their own."""
     function = getattr(value, "__func__", getattr(value, "fget", value))
-    written = inspect.isfunction(function) and function.__code__.co_filename != "<string>"
-    return function if written else None
+    if not inspect.isfunction(function):
+        return None
+    file = function.__code__.co_filename
+    added = file == "<string>" or file.startswith("<frozen ") or Path(file).parent == _STANDARD
+    return None if added else function
 
 
 def _function(function: types.FunctionType, seen: set[int]) -> list[_Part]:
@@ -166,28 +171,28 @@ def _parts(value: Any, seen: set[int]) -> list[_Part]:
         return [value]
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return [str(value.dtype), str(value.shape), value.tobytes()]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = [type(value), *(getattr(value, field.name) for field in dataclasses.fields(value))]
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
     if isinstance(value, tuple | list):
         return [str(len(value)), *(part for inner in value for part in _parts(inner, seen))]
-    if isinstance(value, dict):
-        return _parts([list(value), list(value.values())], seen)
-    if isinstance(value, types.ModuleType):
-        return [value.__name__]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [getattr(value, field.name) for field in dataclasses.fields(value)]
-        return [*_reference(type(value), seen), *_parts(fields, seen)]
     return _reference(value, seen)
 
 
 def _reference(thing: Any, seen: set[int]) -> list[_Part]:
-    """A function or class that code names: by its name if a library or tmifpe has it, else by its own source."""
-    module = getattr(thing, "__module__", None)
-    if inspect.isbuiltin(thing) or (isinstance(thing, type) and module == "builtins"):
-        return [f"{module}.{thing.__qualname__}"]
-    if not (inspect.isfunction(thing) or inspect.isclass(thing) or isinstance(thing, functools.partial)):
+    """A module, function or class that code names: by its name if a library has it, else by its own source."""
+    if inspect.ismodule(thing):
+        return [thing.__name__]
+    if isinstance(thing, functools.partial):
+        return _definition(thing, seen)
+    if not (inspect.isbuiltin(thing) or inspect.isfunction(thing) or inspect.isclass(thing)):
         raise _UnknownError
-    file = getattr(sys.modules.get(str(module)), "__file__", None)
-    known = str(module).split(".")[0] in ("tmifpe", *sys.stdlib_module_names)
-    if known or (file is not None and _is_installed(Path(file))):
+    module = str(thing.__module__)
+    file = getattr(sys.modules.get(module), "__file__", None)
+    top, _, _ = module.partition(".")
+    known = top in ("tmifpe", *sys.stdlib_module_names) or (file is not None and _is_installed(Path(file)))
+    if known or inspect.isbuiltin(thing):
         return [f"{module}.{thing.__qualname__}"]
     return _definition(thing, seen)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["importable", "is_external", "locate", "name_of", "require_identified", "split_stamp"]
+__all__ = ["importable", "is_external", "locate", "name_of", "normalised", "require_identified", "split_stamp"]
 
 import functools
 import importlib
+import importlib.util
+import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +44,16 @@ def split_stamp(name: str) -> tuple[str, str]:
     return (plain, stamp) if at and ":" not in stamp else (name, "")
 
 
+def normalised(name: str) -> str:
+    """One spelling for one path.
+
+    >>> normalised("./a/../my_loss.py:Hinge"), normalised("package.losses:Hinge")
+    ('my_loss.py:Hinge', 'package.losses:Hinge')
+    """
+    place, colon, attribute = name.rpartition(":")
+    return f"{Path(os.path.normpath(place)).as_posix()}:{attribute}" if colon and place.endswith(".py") else name
+
+
 def locate(text: str, *, again: bool = False) -> Any:
     """What `path/to/file.py:Name` or `package.module:Name` names. This runs that file or imports that module.
 
@@ -69,11 +82,14 @@ def name_of(thing: Any) -> str:
     return f"{place}:{'.'.join(part.strip('<>') for part in parts if part != '<locals>')}"
 
 
-def require_identified(spelling: str) -> None:
-    """`InputError` if `spelling` names code without a known source: its runs could not be told from others'."""
-    if f"@{UNKNOWN}" in spelling:
+def require_identified(*spellings: str) -> None:
+    """`InputError` if one of them names code without a known source: its runs could not be told from others'."""
+    for spelling in spellings:
+        if f"@{UNKNOWN}" not in spelling:
+            continue
+        name = re.split(r"[(=,]", spelling.partition(f"@{UNKNOWN}")[0])[-1]
         raise InputError(
-            f"the source of {spelling.partition('@')[0]} cannot be found or has been edited since it was imported, or "
+            f"the source of {name} cannot be found or has been edited since it was imported, or "
             "it closes over objects other than numbers, text and tensors, so its results cannot be told apart from "
             "those of other code and are not stored; define it in a file or a notebook cell, or leave out the store"
         )
@@ -103,15 +119,19 @@ def _existing(place: str, text: str) -> Path:
 def _run_file(place: str, text: str, again: bool) -> ModuleType:
     path = _existing(place, text)
     sources = source_files(path)
-    # A name of its own, so that two files called losses.py, or two versions of one, are two modules.
-    name = f"_tmifpe_{path.stem}_{digest([str(path), *sources.values()])}"
+    # A name of its own, so that two files called losses.py, or two versions of one, are two modules. Where a file is
+    # run every time the content stays out of it: the name is part of the stored identity of a network's layers.
+    name = f"_tmifpe_factory_{digest([str(path)])}" if again else f"_tmifpe_{digest([str(path), *sources.values()])}"
     if name in _modules and not again:
         return _modules[name][0]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None:
+        raise InputError(f"cannot import {path} as Python")
     _forget([file for file in sources if file != path])
-    module = ModuleType(name)
-    module.__file__ = str(path)
+    module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and torch.jit look a class's module up here
     try:
+        # Compiled here, since the cache of byte code overlooks an edit within the same second.
         code = compile(sources[path], str(path), "exec", dont_inherit=True)
         healed(lambda: exec(code, module.__dict__))  # noqa: S102 - the user asked for this file to be run
     except (Exception, SystemExit) as error:  # a script that parses its own command line exits when it is run

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from tmifpe.core.code_stamp import UNKNOWN, code_stamp
 from tmifpe.core.errors import InputError, did_you_mean, first_line, shown
-from tmifpe.core.extensions import is_external, locate, name_of, split_stamp
+from tmifpe.core.extensions import is_external, locate, name_of, normalised, split_stamp
 
 T = TypeVar("T")
 D = TypeVar("D", bound=Callable[..., Any])
@@ -92,7 +92,7 @@ class Registry(Generic[T]):
     def adopt(self, thing: Any, name: str = "") -> str:
         """The canonical name of something from outside, from which `get` finds it again in this process."""
         if not (inspect.isclass(thing) or inspect.isroutine(thing) or isinstance(thing, functools.partial)):
-            raise InputError(f"a {self.kind} must be a function or a class, got a {type(thing).__name__}: {shown(thing)}")
+            raise InputError(f"a {self.kind} must be a function or a class, got {shown(thing)}")
         thing = self._origin.get(thing, thing)
         known = self._canonical.get(thing, "")
         name = name or split_stamp(known)[0] or name_of(thing)
@@ -109,7 +109,7 @@ class Registry(Generic[T]):
         return canonical
 
     def name_for(self, cls: Any) -> str:
-        """The canonical name of a class that `get` has returned or may return: its `name` if it is the package's own."""
+        """The canonical name of a class of this kind: its `name` if it is the package's own."""
         return cls.name if cls.__module__.startswith("tmifpe.") else self.adopt(cls)
 
     def get(self, name: str) -> T:
@@ -125,12 +125,12 @@ class Registry(Generic[T]):
             return name, self._load(name)
         if isinstance(name, str) and name in self._outside:
             return name, self._outside[name]
-        plain, stamp = split_stamp(name) if isinstance(name, str) else ("", "")
+        plain, stamp = split_stamp(normalised(name)) if isinstance(name, str) else ("", "")
         thing = self._from_outside(plain)
         if thing is None:
             raise did_you_mean(self.kind, name, self)
         canonical = self.adopt(thing, plain)
-        if stamp and canonical != name:
+        if stamp and canonical != f"{plain}@{stamp}":
             now = split_stamp(canonical)[1]
             raise InputError(f"the code of {self.kind} {plain!r} has changed since: it was @{stamp}, now it is @{now}")
         return canonical, self._outside[canonical]

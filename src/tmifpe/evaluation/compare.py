@@ -19,7 +19,7 @@ from tmifpe.core.errors import InputError
 from tmifpe.core.stats import wilson
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.evaluation.evaluate import evaluate
-from tmifpe.run.resolve import resolve_attack
+from tmifpe.run.resolve import AnyColumn, column_name, resolve_attack
 from tmifpe.run.result import Progress, Result
 
 LOSSES = ("ce", "ce-margin", "cw", "dlr", "mifpe", "tmifpe")
@@ -140,7 +140,7 @@ def compare(
     model: Model | Classifier,
     data: Any,
     threat: Threat,
-    losses: Sequence[str] = LOSSES,
+    losses: Sequence[AnyColumn] = LOSSES,
     attack: PGD = PGD(),  # noqa: B008 - frozen
     *,
     seeds: Sequence[int] = (0,),
@@ -149,7 +149,8 @@ def compare(
 ) -> Comparison:
     """Evaluate `model` under every loss and seed, the rest of the attack being equal.
 
-    losses: names of losses, which `attack` climbs, or of attacks (`gama`, `autoattack`); see `resolve_attack`.
+    losses: names of losses, which `attack` climbs, or of attacks (`gama`, `autoattack`); see `resolve_attack`. Loss
+        functions, classes and instances, and attacks, stand for their spelling.
         AutoAttack costs as much as dozens of them, and is measured at the first seed only.
     options: those of `evaluate`, `store` and `fresh` among them.
 
@@ -159,8 +160,9 @@ def compare(
     >>> sorted(row.results)
     ['ce', 'tmifpe']
     """
-    if not losses or len(set(losses)) != len(losses):
-        raise InputError(f"compare needs different losses, at least one, got {', '.join(losses) or 'none'}")
+    names = [column_name(column) for column in losses]
+    if not names or len(set(names)) != len(names):
+        raise InputError(f"compare needs different losses, at least one, got {', '.join(names) or 'none'}")
     if not seeds or len(set(seeds)) != len(seeds):
         raise InputError(f"compare needs different seeds, at least one, got {list(seeds)}")
     if "seed" in options:
@@ -171,7 +173,7 @@ def compare(
             "with several seeds, random targets are other ones for each, and what is compared is not one question; "
             "give one seed, or the targets themselves"
         )
-    attacks = {loss: resolve_attack(loss, attack) for loss in losses}  # what cannot work fails before any compute
+    attacks = {loss: resolve_attack(loss, attack) for loss in names}  # what cannot work fails before any compute
     for one in attacks.values():
         if isinstance(one, AutoAttack):
             one.check(threat, targets is not None, options.get("eot", 1))

@@ -21,11 +21,12 @@ from tmifpe.attacks.autoattack import AutoAttack
 from tmifpe.attacks.frozen import preserved_state
 from tmifpe.checks.checks import Checks, second_opinion
 from tmifpe.core.errors import InputError, shown
+from tmifpe.core.extensions import require_identified
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model, Threat
 from tmifpe.data import as_data, subset
 from tmifpe.models import check_compatible, model_identity
-from tmifpe.norms import get_norm
+from tmifpe.norms import NORMS
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.prepared_model import PreparedModel, prepare_model
 from tmifpe.run.recorder import NoRecorder, Recorder
@@ -124,7 +125,7 @@ def evaluate(
     source = _select(as_data(data), request)
     if classifier is not None:
         check_compatible(classifier, source)
-    get_norm(threat.norm)
+    threat = replace(threat, norm=NORMS.canonical(threat.norm))
     attacks = _attacks(attack)
     with ExitStack() as stack:
         prepared = stack.enter_context(prepare_model(network, request.precision, request.device))
@@ -268,6 +269,7 @@ def _spec(
 
 def _identified(spec: RunSpec, network: Model, data: Data, request: Request) -> RunSpec:
     """With what tells this model and data apart from others: needed only to store, and costs a pass over both."""
+    require_identified(*spec.attacks, spec.threat.norm)
     # What a source said of its file, and the tensors as they are now: they may have been changed since.
     said = [text for text in (spec.model_identity or request.name,) if text]
     identity = model_identity(network, said) if isinstance(network, nn.Module) or not spec.model_identity else said[0]

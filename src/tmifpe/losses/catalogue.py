@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 from torch import Tensor
 
 from tmifpe.core import options
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 from tmifpe.core.registry import Registry
 from tmifpe.losses.function import function_loss
 from tmifpe.losses.loss import Loss
@@ -72,8 +72,8 @@ def get_loss(loss: AnyLoss) -> Loss:
         return options.build(LOSSES, LOSSES.adopt(loss))
     if not dataclasses.is_dataclass(loss) or not callable(loss):
         raise InputError(
-            f"a loss must be a name, a function f(logits, labels, targets) -> (n,) or a frozen dataclass, got a "
-            f"{type(loss).__name__}; wrap it in a function that returns one value per example"
+            "a loss must be a name, a function f(logits, labels, targets) -> (n,) or a frozen dataclass, got "
+            f"{shown(loss)}; wrap it in a function that returns one value per example"
         )
     options.check_spelled(loss, spelling(cast(Loss, loss)), get_loss)
     return cast(Loss, loss)

@@ -33,7 +33,8 @@ def function_loss(function: Callable[..., Tensor], name: str) -> type[Loss]:
     except (TypeError, ValueError):  # a builtin without a signature
         raise InputError(f"{name} has no signature; wrap it as f(logits, labels, targets)") from None
     positional = [p for p in parameters if p.kind in _POSITIONAL]
-    takes_targets = len(positional) > 2 and (positional[2].name == "targets" or positional[2].default is Parameter.empty)
+    # An optional third parameter is taken for the targets only if it says so: F.cross_entropy has weights there.
+    takes_targets = any(p.name == "targets" or p.default is Parameter.empty for p in positional[2:3])
     first = positional[: 3 if takes_targets else 2]
     rest = [p for p in parameters if p not in first]
     if len(first) < 2 or any(p.default is Parameter.empty and p.kind in (*_POSITIONAL, p.KEYWORD_ONLY) for p in rest):
