@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 import tmifpe
-from tmifpe.attacks import PGD, Loop, Problem, Queries, run
+from tmifpe.attacks import PGD, Loop, Problem, Queries
 from tmifpe.core.memory import keep_freed_memory
 
 
@@ -38,7 +38,7 @@ def ratio(model, problem, mode: str, loss: str, steps: int, batch_size: int) -> 
         turns.append(bare(model, problem.x[:batch_size]))
 
     began = time.perf_counter()
-    run(PGD(loss=loss, steps=steps), problem, queries, Loop(batch_size, mode, tick=turn))
+    PGD(loss=loss, steps=steps).run(problem, queries, Loop(batch_size, mode, tick=turn))
     loop = time.perf_counter() - began - sum(turns)
     alone = sum(turns) / len(turns) / batch_size * queries.tally.backwards
     return {

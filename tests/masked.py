@@ -15,7 +15,7 @@ from tmifpe.attacks.ascent import AscentState
 from tmifpe.attacks.queries import Evaluated
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import rng
-from tmifpe.norms import get_norm
+from tmifpe.norms import column
 
 PIXELS = 16
 
@@ -145,11 +145,12 @@ class Corners(PGD):
     """Gradient-free: a random corner of the ball at every step."""
 
     name: ClassVar[str] = "corners"
-    gradient_free: ClassVar[bool] = True
+    needs_gradient: ClassVar[bool] = False
 
     def step(self, problem: Problem, state: AscentState, evaluated: Evaluated) -> AscentState:
         k = int(state.looks.max())
         draw = rng.uniform(problem.seed, problem.indices, problem.stage, k, tuple(problem.x.shape[1:]))
-        corner = problem.x + problem.threat.eps * torch.sign(draw - 0.5)
-        moved = get_norm(problem.threat.norm).project(corner, problem.x, problem.threat)
+        ball = problem.ball
+        corner = problem.x + column(ball.radius, problem.x) * torch.sign(draw - 0.5)
+        moved = problem.norm.project(corner, ball)
         return AscentState(moved, state.x, state.velocity, state.looks + 1)

@@ -295,7 +295,7 @@ class TestBadInput:
     def test_unknown_names(self):
         self.refused("did you mean 'linf'", threat=Threat("lin", 0.1))
         self.refused("precision", precision="fp31")
-        self.refused("no option", stepz=4)
+        self.refused("unknown option of evaluate", stepz=4)
         self.refused("mode", mode="fast")
         self.refused("attack", attack="pgx")
         for option in ("limit", "batch_size", "eot", "shard_size"):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import tmifpe
 from tests.linear import Linear, examples
 from tmifpe import Threat
-from tmifpe.attacks import GAMA, PGD, Loop, Problem, Queries, get_attack, run
+from tmifpe.attacks import GAMA, PGD, Loop, Problem, Queries, get_attack
 from tmifpe.attacks.schedules import get_schedule
 from tmifpe.core.errors import InputError
 
@@ -110,7 +110,7 @@ def test_clean_softmax_costs_one_forward_where_it_is_not_known_and_none_where_it
     tallies, verdicts = [], []
     for problem in (known, unknown):
         queries = Queries(model)
-        verdicts.append(run(GAMA(steps=10), problem, queries, Loop(16, "strongest")))
+        verdicts.append(GAMA(steps=10).run(problem, queries, Loop(16, "strongest")))
         tallies.append((queries.tally.forwards, queries.tally.backwards))
     assert tallies == [(40 * 11, 400), (40 * 12, 400)]
     torch.testing.assert_close(verdicts[0].adv, verdicts[1].adv, rtol=0, atol=1e-12)
@@ -153,7 +153,7 @@ def test_unusable_logits_are_survived():
 
     x = torch.full((3, 1, 4, 4), 0.5)
     problem = Problem(x, torch.zeros(3, dtype=torch.long), None, torch.arange(3), Threat("linf", 0.3))
-    verdicts = run(GAMA(steps=10), problem, Queries(Breaks()), Loop())
+    verdicts = GAMA(steps=10).run(problem, Queries(Breaks()), Loop())
     assert not verdicts.fooled.any()
     assert torch.isfinite(verdicts.adv).all()
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.cases import cases
 from tmifpe.core.types import Threat
-from tmifpe.norms import NORMS, get_norm
+from tmifpe.norms import NORMS, Ball, get_norm
 
 SHAPE = (2, 3, 3)
 
@@ -36,16 +36,16 @@ def test_projection(name, dtype, seed, eps, far):
     x = images(seed, dtype=dtype)
     generator = torch.Generator().manual_seed(seed + 1)
     wild = x + far * torch.randn(x.shape, generator=generator, dtype=torch.float64).to(dtype)
-    point = norm.project(wild, x, threat)
+    point = norm.project(wild, Ball.of(x, threat))
     slack = 32 * torch.finfo(dtype).eps
     assert (point >= 0).all()
     assert (point <= 1).all()
     assert (norm.size(point - x) <= eps + slack).all()
-    assert (norm.project(point, x, threat) - point).abs().max() <= slack
+    assert (norm.project(point, Ball.of(x, threat)) - point).abs().max() <= slack
     # any feasible point is at least as far from `wild`
     for k in range(5):
         other = torch.rand(x.shape, generator=generator, dtype=torch.float64).to(dtype)
-        other = norm.project(x + (other - x) * (k + 1) / 5, x, threat)
+        other = norm.project(x + (other - x) * (k + 1) / 5, Ball.of(x, threat))
         gap = (wild - point).flatten(1).norm(dim=1) - (wild - other).flatten(1).norm(dim=1)
         assert (gap <= slack * (1 + far) * 10).all()
 
@@ -53,14 +53,14 @@ def test_projection(name, dtype, seed, eps, far):
 def test_projection_is_the_identity_inside(norm):
     x = images(3)
     inside = (x + 0.01 * torch.sign(0.5 - x) * torch.rand_like(x)).clamp(0, 1)
-    assert torch.equal(norm.project(inside, x, Threat(norm.name, 0.5)), inside)
+    assert torch.equal(norm.project(inside, Ball.of(x, Threat(norm.name, 0.5))), inside)
 
 
 def test_l2_projection_is_nearest_where_scaling_then_clipping_is_not():
     x = torch.tensor([[[[0.9, 0.5]]]], dtype=torch.float64)
     wild = torch.tensor([[[[2.9, 1.5]]]], dtype=torch.float64)
     norm, threat = get_norm("l2"), Threat("l2", 0.4)
-    point = norm.project(wild, x, threat)
+    point = norm.project(wild, Ball.of(x, threat))
     scaled = (x + (wild - x) * 0.4 / (wild - x).norm()).clamp(0, 1)
     assert (wild - point).norm() < (wild - scaled).norm() - 0.01
     # the first pixel is at the box, the second takes what is left of the ball
@@ -92,11 +92,11 @@ def test_zero_and_nan_gradients_stay_put(norm):
 def test_start_is_feasible_and_belongs_to_the_example(norm):
     threat, x = Threat(norm.name, 0.4), images(1)
     indices = torch.tensor([5, 9, 2, 7, 0, 1])
-    start = norm.start(x, threat, 0, indices, 0, 0)
+    start = norm.start(Ball.of(x, threat), 0, indices, 0, 0)
     assert (norm.size(start - x) <= 0.4 + 1e-9).all()
     assert ((start >= 0) & (start <= 1)).all()
     order = torch.tensor([3, 0, 5])
-    assert torch.equal(norm.start(x[order], threat, 0, indices[order], 0, 0), start[order])
+    assert torch.equal(norm.start(Ball.of(x[order], threat), 0, indices[order], 0, 0), start[order])
     for other in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
         seed, stage, restart = other
-        assert not torch.equal(norm.start(x, threat, seed, indices, stage, restart), start)
+        assert not torch.equal(norm.start(Ball.of(x, threat), seed, indices, stage, restart), start)

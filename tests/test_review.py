@@ -295,14 +295,14 @@ def test_a_device_is_called_what_tensors_call_it():
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-0.42, 2.82), (-2.1, 2.6)])
 def test_the_l2_projection_stays_in_any_box(low, high):
-    from tmifpe.norms import get_norm
+    from tmifpe.norms import Ball, get_norm
 
     random = torch.Generator().manual_seed(0)
     x = low + (high - low) * torch.rand(64, 3, 8, 8, generator=random)
     far = x + 10 * torch.randn(x.shape, generator=random)
     for eps in (0.5, 5.0, 15.0, 25.0):
         threat = Threat("l2", eps, low, high)
-        point = get_norm("l2").project(far, x.clamp(low, high), threat)
+        point = get_norm("l2").project(far, Ball.of(x.clamp(low, high), threat))
         assert bool(((point >= low) & (point <= high)).all())
 
 

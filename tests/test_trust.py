@@ -168,11 +168,11 @@ def test_fragile_counts_in_both_directions():
 
 def test_a_second_opinion_that_cannot_be_had_is_one_sentence():
     inner = Honest()
-    with pytest.raises(InputError, match="cannot be read in float64"):
+    with pytest.raises(InputError, match="cannot be read in fp64"):
         evaluate(lambda x: inner(x), labelled(), THREAT, ATTACK, verify="float64")
     with pytest.raises(InputError, match="already"):
         evaluate(Honest().double(), labelled(), THREAT, ATTACK, verify="float64")
-    with pytest.raises(InputError, match="did you mean 'float64'"):
+    with pytest.raises(InputError, match="unknown precision 'float46'"):
         evaluate(Honest(), labelled(), THREAT, ATTACK, verify="float46")
     with pytest.raises(InputError, match="repeats"):
         evaluate(Honest(), labelled(), THREAT, ATTACK, repeats=0)
@@ -241,7 +241,7 @@ def test_the_table_shows_draws_the_second_opinion_and_flags():
     code, out, _ = run("digits-distilled", "--loss", "ce", "--repeats", "3", "--verify", "float64")
     assert code == 0
     assert "over 3 draws" in out
-    assert "in float64" in out
+    assert "in fp64" in out
     assert "flag: gradient-lost" in out
 
 

@@ -8,20 +8,18 @@ from __future__ import annotations
 __all__ = ["Ascent", "AscentState", "is_number"]
 
 import sys
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from tmifpe.attacks.loop import strongest
 from tmifpe.attacks.queries import Evaluated, Objective
 from tmifpe.attacks.rows import Problem, Rows
 from tmifpe.attacks.schedules import get_schedule
+from tmifpe.attacks.stepwise import Stepwise
 from tmifpe.core.errors import InputError, shown
-from tmifpe.core.types import Model, Threat
-from tmifpe.norms import get_norm
+from tmifpe.norms import column
 
 MOST_LOOKS = 2**31
 """Outcomes count steps in 32 bits."""
@@ -39,14 +37,12 @@ class AscentState(Rows):
     region: Tensor | None = None
 
 
-class Ascent(ABC):
+class Ascent(Stepwise):
     """u = P(x + a_i d),  x⁺ = P(x + m (u − x) + (1 − m)(x − x₋)), the first step plain; d is the steepest direction.
 
     A frozen dataclass of the values below inherits from it and adds `objective` and `start`.
     """
 
-    name: ClassVar[str]
-    reads_clean: ClassVar[bool]
     steps: int
     restarts: int
     schedule: str
@@ -62,14 +58,14 @@ class Ascent(ABC):
     def start(self, problem: Problem, restart: int) -> Tensor:
         """Where every row of the problem begins its restart of that number."""
 
-    def check(self) -> None:
+    def check_options(self) -> None:
         """`InputError` for values that cannot work."""
         for field in ("steps", "restarts"):
             value = getattr(self, field)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"{field} must be a whole number of at least 1, got {shown(value)}")
-        if self.budget >= MOST_LOOKS:
-            raise InputError(f"steps times restarts must stay below {MOST_LOOKS}, got {shown(self.budget)}")
+        if self.looks >= MOST_LOOKS:
+            raise InputError(f"steps times restarts must stay below {MOST_LOOKS}, got {shown(self.looks)}")
         if not (is_number(self.momentum) and 0 <= self.momentum <= 1):
             raise InputError(f"momentum must lie in [0, 1], got {shown(self.momentum)}")
         if not (is_number(self.step_size) and 0 < self.step_size <= 1e6):
@@ -79,16 +75,15 @@ class Ascent(ABC):
         get_schedule(self.schedule)
 
     @property
-    def budget(self) -> int:
+    def looks(self) -> int:
         """Looks at the model per example: every step, and one more per restart to judge the last point."""
         return self.restarts * (self.steps + 1)
 
     def init(self, problem: Problem) -> AscentState:
-        norm = get_norm(problem.threat.norm)
         given = problem.start
-        x = self.start(problem, 0) if given is None else norm.project(given, problem.x, problem.threat)
+        x = self.start(problem, 0) if given is None else problem.norm.project(given, problem.ball)
         velocity = torch.zeros_like(x) if self.momentum_on == "gradient" else None
-        region = norm.region(problem.x, problem.threat)
+        region = problem.norm.region(problem.ball)
         return AscentState(x, x.clone(), velocity, torch.zeros_like(problem.labels), region)
 
     def number(self, state: AscentState) -> Tensor:
@@ -99,20 +94,20 @@ class Ascent(ABC):
         """One step of every row, each at its own step number."""
         if evaluated.grad is None:  # every row has been judged for the last time
             return replace(state, looks=state.looks + 1)
-        norm, threat = get_norm(problem.threat.norm), problem.threat
+        norm, ball = problem.norm, problem.ball
         number = self.number(state)
         share = get_schedule(self.schedule)(number.to(state.x.dtype) / self.steps)
         ascent, velocity = self._direction(state, evaluated.grad, number)
-        size = _column(threat.eps * self.step_size * share, state.x)
+        size = column((ball.eps * self.step_size).to(state.x.dtype) * share, state.x)
         # In place from here on: on a CPU, new memory for every step costs as much as the arithmetic.
         way = norm.direction(ascent)
         moved = torch.addcmul(state.x, way, size, out=way)
-        moved = norm.project_(moved, problem.x, threat, state.region)
+        moved = norm.project_(moved, ball, state.region)
         if self.momentum_on == "iterate" and 0 < self.momentum < 1:
-            weight = _column(torch.where(number == 0, 1.0, self.momentum).to(state.x.dtype), state.x)
+            weight = column(torch.where(number == 0, 1.0, self.momentum).to(state.x.dtype), state.x)
             # x + m (u - x) + (1 - m)(x - x_) as a blend of u and 2x - x_.
             coast = state.previous.lerp_(state.x, 2.0)
-            moved = norm.project_(coast.lerp_(moved, weight), problem.x, threat, state.region)
+            moved = norm.project_(coast.lerp_(moved, weight), ball, state.region)
         state = AscentState(moved, state.x, velocity, state.looks + 1, state.region)
         return self._restarted(problem, state) if self.restarts > 1 else state
 
@@ -125,7 +120,7 @@ class Ascent(ABC):
         unit = torch.nan_to_num(grad, nan=0.0, posinf=0.0, neginf=0.0)
         unit = _over(unit, unit.abs().flatten(1).amax(dim=1))
         unit = _over(unit, unit.abs().flatten(1).mean(dim=1))
-        decay = _column(torch.where(number == 0, 0.0, self.momentum).to(grad.dtype), grad)
+        decay = column(torch.where(number == 0, 0.0, self.momentum).to(grad.dtype), grad)
         velocity = decay * state.velocity + unit
         return velocity, velocity
 
@@ -137,23 +132,6 @@ class Ascent(ABC):
             state.x[rows] = self.start(problem.take(rows), int(k))
         return state
 
-    def __call__(
-        self,
-        model: Model,
-        x: Tensor,
-        labels: Tensor,
-        threat: Threat,
-        *,
-        targets: Tensor | None = None,
-        seed: int = 0,
-        indices: Tensor | None = None,
-        batch_size: int = 256,
-    ) -> Tensor:
-        """Attack a batch and return, for every example, the strongest point found (largest margin)."""
-        return strongest(
-            self, model, x, labels, threat, targets=targets, seed=seed, indices=indices, batch_size=batch_size
-        )
-
 
 def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
@@ -161,8 +139,4 @@ def is_number(value: object) -> bool:
 
 def _over(x: Tensor, length: Tensor) -> Tensor:
     """Each row divided by its length, (n,); a row of length 0 stays 0."""
-    return x / _column(torch.where(length > 0, length, 1.0), x)
-
-
-def _column(values: Tensor, like: Tensor) -> Tensor:
-    return values.reshape(-1, *([1] * (like.dim() - 1)))
+    return x / column(torch.where(length > 0, length, 1.0), x)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from tmifpe.attacks.attack import Attack, Budget
 from tmifpe.attacks.loop import Loop, Verdicts
 from tmifpe.attacks.queries import Queries
 from tmifpe.attacks.rows import Problem
@@ -21,14 +22,13 @@ from tmifpe.core.errors import InputError
 from tmifpe.core.extras import import_extra
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Threat
-from tmifpe.norms import get_norm
 
 _NORMS = {"linf": "Linf", "l2": "L2"}
 _TARGETS = 9  # target classes of the standard version, where there are so many
 
 
 @dataclass(frozen=True)
-class AutoAttack:
+class AutoAttack(Attack):
     """APGD-CE, targeted APGD-DLR, targeted FAB and Square, each on what the ones before left standing.
 
     Its random draws belong to its batches, not to examples, so `batch_size` is part of the answer (250 is its own
@@ -40,6 +40,7 @@ class AutoAttack:
     """The version of the package; empty for the one that is installed."""
 
     name: ClassVar[str] = "autoattack"
+    costly: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         installed = import_extra("pyautoattack", "AutoAttack columns", "autoattack").__version__
@@ -50,11 +51,15 @@ class AutoAttack:
             raise InputError(f"batch_size must be a whole number of at least 1, got {self.batch_size!r}")
 
     @property
-    def budget(self) -> int:
-        """Looks at the model per robust example, roughly: 100 + 9 · 100 + 9 · 100, and 5000 forward passes only."""
-        return 4400
+    def budget(self) -> Budget:
+        """What a robust example costs with nine targets: APGD-CE 100 steps, APGD-T and FAB-T 900 each, 5000 queries."""
+        return Budget(8000, 2000)
 
-    def check(self, threat: Threat, targeted: bool, eot: int) -> None:
+    @property
+    def together(self) -> int:
+        return self.batch_size
+
+    def check(self, threat: Threat, *, targeted: bool = False, eot: int = 1) -> None:
         """`InputError` where the standard version of AutoAttack is not defined."""
         if targeted:
             raise InputError(
@@ -65,15 +70,15 @@ class AutoAttack:
         if eot > 1:
             raise InputError("AutoAttack's standard version takes no eot; leave the autoattack column out")
 
-    def verdicts(self, problem: Problem, queries: Queries, loop: Loop) -> Verdicts:
-        """A verdict for every example of `problem`; `loop` says who verifies and who is told of progress."""
-        self.check(problem.threat, problem.targets is not None, queries.eot)
+    def run(self, problem: Problem, queries: Queries, loop: Loop) -> Verdicts:
+        self.check(problem.threat, targeted=problem.targets is not None, eot=queries.eot)
+        if len(torch.unique(problem.eps)) > 1:
+            raise InputError("AutoAttack takes one radius for all examples")
         if problem.x.dim() != 4 or (problem.threat.norm == "l2" and min(problem.x.shape[2:]) < 5):
             raise InputError("AutoAttack takes images (n, C, H, W), for l2 of at least 5x5 pixels")
         # It clips in its own dtype, so a point may leave the ball by a rounding; the projection takes that back.
         found, claimed = self._run(problem, queries, loop)
-        norm = get_norm(problem.threat.norm)
-        adv = norm.project(found.to(problem.x.dtype), problem.x, problem.threat)
+        adv = problem.norm.project(found.to(problem.x.dtype), problem.ball)
         rows = claimed.nonzero()[:, 0]
         fooled = torch.zeros_like(claimed)
         if len(rows):
@@ -85,7 +90,17 @@ class AutoAttack:
         zero = torch.zeros_like(problem.labels)
         loop.tick(len(problem), int(fooled.sum()))
         return Verdicts(
-            fooled, logits.argmax(dim=1), margin, zero, zero.clone(), zero.clone(), torch.zeros_like(margin), adv
+            fooled,
+            logits.argmax(dim=1),
+            margin,
+            steps=zero,
+            unusable=zero.clone(),
+            zero_grad=zero.clone(),
+            rise=torch.zeros_like(margin),
+            gap=numerics.top_gap(logits),
+            stage=torch.where(fooled, 0, -1),
+            adv=adv,
+            best=adv.clone(),
         )
 
     def _run(self, problem: Problem, queries: Queries, loop: Loop) -> tuple[Tensor, Tensor]:
@@ -98,7 +113,7 @@ class AutoAttack:
             attack = Standard(
                 model,  # its own float32 throughout; the model sees its own dtype
                 norm=_NORMS[problem.threat.norm],  # pyright: ignore[reportArgumentType]
-                eps=problem.threat.eps,
+                eps=float(problem.eps[0]),
                 seed=problem.seed,
                 version="standard",
                 device=device,

@@ -7,27 +7,28 @@ __all__ = ["ATTACKS", "attack_spelling", "get_attack", "register_attack"]
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, cast
 
-from tmifpe.attacks.loop import Attack
+from tmifpe.attacks.attack import Attack
+from tmifpe.attacks.sequence import as_attack
 from tmifpe.core.errors import InputError
-from tmifpe.core.options import check_spelled, parse, spell
+from tmifpe.core.options import check_spelled, parse, spell, split_list
 from tmifpe.core.registry import Registry
 
 
 def _admit(thing: Any, name: str) -> Callable[..., Attack]:
     if inspect.isclass(thing):
+        if not issubclass(thing, Attack) or not isinstance(getattr(thing, "name", None), str):
+            raise InputError(f"{name} is no attack: it must inherit from tmifpe.Attack and have a `name`")
         if not dataclasses.is_dataclass(thing) or not cast(Any, thing).__dataclass_params__.frozen:
             raise InputError(f"the class {name} must be a frozen dataclass: decorate it with @dataclass(frozen=True)")
-        if not isinstance(getattr(thing, "name", None), str) or not hasattr(thing, "budget"):
-            raise InputError(f"{name} is no attack: it needs a class attribute `name` and a property `budget`")
-    return cast(Callable[..., Attack], thing)
+    return thing
 
 
 def _fits(thing: Any) -> bool:
-    """A class with a budget, or a function that makes an attack: all its parameters have defaults."""
+    """An attack's class, or a function that makes an attack: all its parameters have defaults."""
     if inspect.isclass(thing):
-        return hasattr(thing, "budget")
+        return issubclass(thing, Attack)
     try:
         inspect.signature(thing).bind()
     except (TypeError, ValueError):
@@ -41,21 +42,23 @@ ATTACKS.add("fgsm", "tmifpe.attacks.pgd:fgsm", "one step of size eps (Goodfellow
 ATTACKS.add("bim", "tmifpe.attacks.pgd:bim", "small constant steps, no random start (Kurakin et al. 2017)")
 ATTACKS.add("mim", "tmifpe.attacks.pgd:mim", "bim with momentum on the gradient (Dong et al. 2018)")
 ATTACKS.add("gama", "tmifpe.attacks.gama:GAMA", "GAMA-PGD: guided margin of the softmax (Sriramanan et al. 2020)")
+ATTACKS.add(
+    "autoattack",
+    "tmifpe.attacks.autoattack:AutoAttack",
+    "the standard AutoAttack (Croce and Hein 2020; extra autoattack)",
+)
 register_attack = ATTACKS.register
 
 
-class _Named(Protocol):
-    """A dataclass with a name."""
-
-    name: ClassVar[str]
-
-
 def get_attack(text: str) -> Attack:
-    """The attack that `text` spells, e.g. `pgd(loss=cw,steps=50)`.
+    """The attack that `text` spells, e.g. `pgd(loss=cw,steps=50)`, or a sequence of them: `pgd(loss=ce)+gama`.
 
-    >>> get_attack("fgsm").steps
-    1
+    >>> get_attack("fgsm").budget
+    Budget(forwards=2, backwards=1)
     """
+    parts = split_list(text, by="+") if isinstance(text, str) else []
+    if len(parts) > 1:
+        return as_attack(get_attack(part) for part in parts)
     name, options = parse(text)
     make = ATTACKS.get(name)
     try:
@@ -67,13 +70,15 @@ def get_attack(text: str) -> Attack:
         raise InputError(f"attack {name!r}: {error}") from error
 
 
-def attack_spelling(attack: _Named) -> str:
+def attack_spelling(attack: Attack) -> str:
     """The canonical text of an attack, all options named: what is stored and hashed.
 
     >>> attack_spelling(get_attack("fgsm"))[:11]
     'pgd(loss=ce'
     """
-    options = {f.name: getattr(attack, f.name) for f in dataclasses.fields(attack)}  # pyright: ignore[reportArgumentType]
+    if len(attack.stages) > 1:
+        return "+".join(attack_spelling(stage) for stage in attack.stages)
+    options = {field.name: getattr(attack, field.name) for field in dataclasses.fields(cast(Any, attack))}
     name = ATTACKS.name_for(type(attack))
     text = spell(name, options)
     if name != attack.name:

@@ -15,7 +15,7 @@ from tmifpe.attacks.queries import Objective
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics, rng
 from tmifpe.core.errors import InputError, shown
-from tmifpe.norms import get_norm
+from tmifpe.norms import column
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class GAMA(Ascent):
     The authors' code takes p_clean at the random start; this is their formula, at the clean image itself.
 
     >>> GAMA(momentum=0.75).budget
-    101
+    Budget(forwards=102, backwards=100)
     """
 
     steps: int = 100
@@ -44,7 +44,7 @@ class GAMA(Ascent):
     reads_clean: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self.check()
+        self.check_options()
         if not (is_number(self.weight) and 0 <= self.weight <= 1e6):
             raise InputError(f"weight must lie in [0, 1e6], got {shown(self.weight)}")
         if not (is_number(self.decay) and 0 < self.decay <= 1):
@@ -65,9 +65,9 @@ class GAMA(Ascent):
 
     def start(self, problem: Problem, restart: int) -> Tensor:
         """A random point of the ball's surface: ±eps per pixel by a fair coin (Linf), a random direction (L2)."""
-        norm, x = get_norm(problem.threat.norm), problem.x
+        norm, x, ball = problem.norm, problem.x, problem.ball
         noise = rng.normal(problem.seed, problem.indices, problem.stage, restart, tuple(x.shape[1:])).to(x.dtype)
-        return norm.project(x + problem.threat.eps * norm.direction(noise), x, problem.threat)
+        return norm.project(x + column(ball.radius, x) * norm.direction(noise), ball)
 
 
 def _probabilities(logits: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ One forward and one backward per step; the test of success reuses the forward.
 
 from __future__ import annotations
 
-__all__ = ["Attack", "Loop", "State", "Verdicts", "check_box", "run", "strongest"]
+__all__ = ["Loop", "State", "Steps", "Verdicts", "run_loop"]
 
 import math
 from collections.abc import Callable
@@ -18,15 +18,10 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from tmifpe.attacks.frozen import dtype_of, frozen
 from tmifpe.attacks.queries import Evaluated, Objective, Queries
 from tmifpe.attacks.rows import Problem, Rows
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError, shown
-from tmifpe.core.types import Classifier, Model, Threat
-
-_FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class State(Protocol):
@@ -36,15 +31,14 @@ class State(Protocol):
     looks: Tensor
 
 
-class Attack(Protocol):
-    """A frozen dataclass of plain values; everything that changes is in its state."""
+class Steps(Protocol):
+    """What the loop asks of an attack; `tmifpe.attacks.stepwise.Stepwise` is the class to inherit from."""
 
-    name: ClassVar[str]
     reads_clean: ClassVar[bool]
-    """Whether it needs `problem.clean`; the loop reads it where the caller has not."""
+    needs_gradient: ClassVar[bool]
 
     @property
-    def budget(self) -> int:
+    def looks(self) -> int:
         """Looks at the model per example, the last of which only judges."""
         ...
 
@@ -52,12 +46,7 @@ class Attack(Protocol):
 
     def objective(self, problem: Problem, state: Any) -> Objective: ...
 
-    def step(self, problem: Problem, state: Any, evaluated: Evaluated) -> Any:
-        """The next state, with `looks` one higher; `evaluated.grad` is None if no row has a step left.
-
-        It may overwrite what it is given but for `state.x`, which the loop still reads.
-        """
-        ...
+    def step(self, problem: Problem, state: Any, evaluated: Evaluated) -> Any: ...
 
 
 @dataclass
@@ -74,8 +63,14 @@ class Verdicts(Rows):
     """Looks at which the gradient was exactly zero."""
     rise: Tensor
     """How much of the margin was gained in the last tenth of the looks."""
+    gap: Tensor
+    """Between the two largest logits, where the margin is."""
+    stage: Tensor
+    """Which attack of a sequence broke it; -1 if none did."""
     adv: Tensor
     """The adversarial example if fooled; else the clean image (`verdict`) or the strongest point (`strongest`)."""
+    best: Tensor
+    """The adversarial example if fooled, else the point with the largest margin, in either mode."""
 
 
 @dataclass(frozen=True)
@@ -102,22 +97,32 @@ class _Slots(Rows):
 
     position: Tensor
     margin: Tensor
+    gap: Tensor
     early: Tensor
     """The margin before the last tenth of the looks."""
     prediction: Tensor
     unusable: Tensor
     zero_grad: Tensor
-    adv: Tensor
+    best: Tensor
     fresh: Tensor
-    """`strongest`: the best point is the one last looked at, and is copied to `adv` only once a worse one follows."""
+    """The best point is the one last looked at, and is copied to `best` only once a worse one follows."""
 
     @classmethod
     def open(cls, problem: Problem, position: Tensor) -> _Slots:
         zero = torch.zeros_like(problem.labels)
         dtype = numerics.compute_dtype(problem.x.dtype)
         margin = torch.full(zero.shape, -torch.inf, dtype=dtype, device=zero.device)
-        prediction, fresh = problem.labels.clone(), torch.zeros_like(zero, dtype=torch.bool)
-        return cls(position, margin, margin.clone(), prediction, zero, zero.clone(), problem.x.clone(), fresh)
+        return cls(
+            position,
+            margin,
+            gap=torch.full_like(margin, torch.nan),
+            early=margin.clone(),
+            prediction=problem.labels.clone(),
+            unusable=zero,
+            zero_grad=zero.clone(),
+            best=problem.x.clone(),
+            fresh=torch.zeros_like(zero, dtype=torch.bool),
+        )
 
 
 @dataclass
@@ -150,10 +155,10 @@ class _Seat:
 class _Run:
     """The state of one run of the loop: who sits in the batch, who waits, whose success awaits a second opinion."""
 
-    def __init__(self, attack: Attack, problem: Problem, queries: Queries, loop: Loop) -> None:
+    def __init__(self, attack: Steps, problem: Problem, queries: Queries, loop: Loop) -> None:
         self.attack, self.problem, self.queries, self.loop = attack, problem, queries, loop
         self.next = 0
-        self.late = math.ceil(0.9 * (attack.budget - 1))
+        self.late = math.ceil(0.9 * (attack.looks - 1))
         self.highest = _highest(problem)
         self.claims: list[_Seat] = []
         self.seen = problem.x  # the points of the last look
@@ -193,12 +198,13 @@ class _Run:
     def _look(self) -> None:
         """One look for the whole batch: judge every row, step every row, let go of those that are through."""
         problem, state, slots = self.batch.problem, self.batch.state, self.batch.slots
-        last = state.looks >= self.attack.budget - 1
+        last = state.looks >= self.attack.looks - 1
         if bool(last.all()):
-            evaluated = Evaluated(self._fitting(self.queries.logits(state.x)), None)
+            evaluated = Evaluated(self._fitting(self.queries.logits(state.x)))
         else:
             objective = self.attack.objective(problem, state)
-            evaluated = self.queries.look(state.x, lambda logits: objective(self._fitting(logits)))
+            ask = self.queries.look if self.attack.needs_gradient else self.queries.judge
+            evaluated = ask(state.x, lambda logits: objective(self._fitting(logits)))
             if evaluated.grad is not None:
                 slots.zero_grad += numerics.is_zero(evaluated.grad) & ~last
         won = self._judge(evaluated.logits)
@@ -222,30 +228,30 @@ class _Run:
         margin = numerics.margin(logits, problem.labels, problem.targets)
         better = (margin > slots.margin) & usable
         slots.margin = torch.where(better, margin, slots.margin)
+        slots.gap = torch.where(better, _gap(logits, prediction, margin, problem), slots.gap)
         slots.early = torch.where(state.looks < self.late, slots.margin, slots.early)
         slots.prediction = torch.where(better, prediction, slots.prediction)
         slots.unusable += ~usable
-        won = problem.succeeded(prediction) & usable
-        if self.loop.mode == "strongest":
-            self._keep(slots.fresh & ~better)
-            slots.fresh, self.seen = better, state.x
-        else:
-            self.seen = state.x
-            self._keep(won)
-        return won
+        self._keep(slots.fresh & ~better)
+        slots.fresh, self.seen = better, state.x
+        return problem.succeeded(prediction) & usable
 
     def _keep(self, mask: Tensor) -> None:
-        """Copy the points of the last look to where adversarial examples are kept."""
+        """Copy the points of the last look to where the best ones are kept."""
         if bool(mask.any()):
             rows = mask.nonzero()[:, 0]
-            self.batch.slots.adv.index_copy_(0, rows, self.seen.index_select(0, rows))
+            self.batch.slots.best.index_copy_(0, rows, self.seen.index_select(0, rows))
 
     def _release(self, through: Tensor, won: Tensor, last: Tensor) -> None:
         """Rows that are through leave, as a claim or with their verdict, and others take their seats."""
+        slots = self.batch.slots
         if self.loop.mode == "strongest":
-            self._keep(self.batch.slots.fresh)
-            self.batch.slots.fresh = torch.zeros_like(through)
-            won = self.batch.problem.succeeded(self.batch.slots.prediction)
+            won = self.batch.problem.succeeded(slots.prediction)
+            self._keep(through & slots.fresh)
+        else:
+            # What is claimed is the point of this look, even if one that was refused before had a larger margin.
+            self._keep(through & (slots.fresh | won))
+        slots.fresh = slots.fresh & ~through
         for mask, settle in ((through & won, self._claim), (through & last & ~won, self._record_robust)):
             if bool(mask.any()):
                 settle(self.batch.take(mask.nonzero()[:, 0]))
@@ -262,7 +268,12 @@ class _Run:
         left = len(self.batch) - len(empty)
         stay = torch.ones(len(self.batch), dtype=torch.bool, device=empty.device)
         stay[empty] = False
-        self.batch.put(empty[empty < left], self.batch.take(stay[left:].nonzero()[:, 0] + left))
+        moving = stay[left:].nonzero()[:, 0] + left
+        # `seen` does not move with them, so that what is still to be copied from it is copied now.
+        late = torch.zeros_like(stay).index_fill_(0, moving, True) & self.batch.slots.fresh
+        self._keep(late)
+        self.batch.slots.fresh &= ~late
+        self.batch.put(empty[empty < left], self.batch.take(moving))
         self.batch, _ = self.batch.split(left)
 
     def _claim(self, seat: _Seat) -> None:
@@ -278,8 +289,8 @@ class _Run:
             seat = seat.join(claim)
         self.claims = []
         assert self.loop.verify is not None  # noqa: S101 - claims exist only if there is a verifier
-        holds = self.loop.verify(seat.slots.adv, seat.problem)
-        spent = seat.state.looks >= self.attack.budget
+        holds = self.loop.verify(seat.slots.best, seat.problem)
+        spent = seat.state.looks >= self.attack.looks
         for mask, settle in ((holds, self._record_fooled), (~holds & spent, self._record_robust)):
             if bool(mask.any()):
                 settle(seat.take(mask.nonzero()[:, 0]))
@@ -295,24 +306,32 @@ class _Run:
         self._record(seat, True)
 
     def _record_robust(self, seat: _Seat) -> None:
-        if self.loop.mode == "verdict":
-            seat.slots.adv = seat.problem.x
         self._record(seat, False)
 
     def _record(self, seat: _Seat, fooled: bool) -> None:
         slots = seat.slots
-        # A claim has taken the step after its look already, so the look that broke it is one earlier.
-        steps = seat.state.looks - 1
         outcome = torch.full_like(slots.position, int(fooled), dtype=torch.bool)
-        # Infinite if no earlier look could be used: everything was gained late.
-        rise = slots.margin - slots.early
-        row = Verdicts(outcome, slots.prediction, slots.margin, steps, slots.unusable, slots.zero_grad, rise, slots.adv)
-        self.verdicts.put(slots.position, row)
+        verdicts = Verdicts(
+            outcome,
+            slots.prediction,
+            slots.margin,
+            # A claim has taken the step after its look already, so the look that broke it is one earlier.
+            steps=seat.state.looks - 1,
+            unusable=slots.unusable,
+            zero_grad=slots.zero_grad,
+            # Infinite if no earlier look could be used: everything was gained late.
+            rise=slots.margin - slots.early,
+            gap=slots.gap,
+            stage=torch.full_like(slots.position, 0 if fooled else -1),
+            adv=slots.best if fooled or self.loop.mode == "strongest" else seat.problem.x,
+            best=slots.best,
+        )
+        self.verdicts.put(slots.position, verdicts)
         self.done += len(seat)
         self.broken += len(seat) * fooled
 
 
-def run(attack: Attack, problem: Problem, queries: Queries, loop: Loop) -> Verdicts:
+def run_loop(attack: Steps, problem: Problem, queries: Queries, loop: Loop) -> Verdicts:
     """Run `attack` on every example of `problem` and return a verdict for each, in the same order."""
     if attack.reads_clean and problem.clean is None:
         clean = torch.cat([queries.logits(part) for part in problem.x.split(loop.batch_size)])
@@ -320,65 +339,15 @@ def run(attack: Attack, problem: Problem, queries: Queries, loop: Loop) -> Verdi
     return _Run(attack, problem, queries, loop).go()
 
 
-@torch.inference_mode(False)  # an attack needs gradients, wherever it is called
-def strongest(
-    attack: Attack,
-    model: Model,
-    x: Tensor,
-    labels: Tensor,
-    threat: Threat,
-    *,
-    targets: Tensor | None,
-    seed: int,
-    indices: Tensor | None,
-    batch_size: int,
-) -> Tensor:
-    """What calling an attack does: every step for every example, and the strongest points as the answer."""
-    problem = _checked(x, labels, threat, targets, seed, indices)
-    model = model.module if isinstance(model, Classifier) else model  # its parameters say device and dtype
-    with frozen(model) as prepared:
-        queries = Queries(prepared, dtype_of(model) or x.dtype)
-        return run(attack, problem, queries, Loop(batch_size, "strongest")).adv.to(x.dtype)
-
-
-def check_box(x: Tensor, threat: Threat) -> None:
-    """`InputError` for images that are not in the threat's box, where no attack could have begun."""
-    if not bool(((x >= threat.low) & (x <= threat.high)).all()):
-        raise InputError(
-            f"images must lie in [{threat.low}, {threat.high}]; normalisation belongs inside the model, not in the data"
-        )
-
-
-def _checked(
-    x: Tensor, labels: Tensor, threat: Threat, targets: Tensor | None, seed: int, indices: Tensor | None
-) -> Problem:
-    if not isinstance(threat, Threat):
-        raise InputError(f"the threat must be a Threat, e.g. Threat('linf', 8/255), got {type(threat).__name__}")
-    if not isinstance(x, Tensor):
-        raise InputError(f"x must be a tensor, got {type(x).__name__}")
-    usual = x.dtype in _FLOATING and x.layout is torch.strided and not x.is_meta
-    if not usual or x.dim() < 2 or not x.numel():
-        what = f"{x.dtype} of shape {tuple(x.shape)}"
-        raise InputError(f"x must be a floating tensor (n, ...) with values, not empty, got {what}")
-    if not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise InputError(f"seed must be a whole number in [0, 2^63), got {shown(seed)}")
-    # Half-precision images are moved in float32; the model sees them in its own dtype.
-    x = x.to(numerics.compute_dtype(x.dtype))
-    check_box(x, threat)
-    positions = torch.arange(len(x)) if indices is None else indices
-    whole = {"labels": labels, "indices": positions} | ({} if targets is None else {"targets": targets})
-    moved = {name: _whole(name, numbers, len(x)).to(x.device).clone() for name, numbers in whole.items()}
-    return Problem(x.detach().clone(), moved["labels"], moved.get("targets"), moved["indices"], threat, seed)
-
-
-def _whole(name: str, numbers: Any, n: int) -> Tensor:
-    try:
-        found = torch.as_tensor(numbers)
-        if found.shape == (n,) and found.dtype in _WHOLE and int(found.to(torch.int64).min()) >= 0:
-            return found.to(torch.int64)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        pass
-    raise InputError(f"{name} must be {n} whole numbers of at least 0, got {shown(numbers)}")
+def _gap(logits: Tensor, prediction: Tensor, margin: Tensor, problem: Problem) -> Tensor:
+    """Between the two largest logits (n,); an untargeted row that still has its label is -margin away by definition."""
+    if problem.targets is not None:
+        return numerics.top_gap(logits)
+    gap = -margin
+    rows = (prediction != problem.labels).nonzero()[:, 0]
+    if len(rows):
+        gap[rows] = numerics.top_gap(logits[rows])
+    return gap
 
 
 def _highest(problem: Problem) -> int:
@@ -390,6 +359,16 @@ def _highest(problem: Problem) -> int:
 def _blank(problem: Problem) -> Verdicts:
     slots = _Slots.open(problem, problem.labels)
     fooled = torch.zeros_like(problem.labels, dtype=torch.bool)
-    steps, unusable = torch.zeros_like(problem.labels), torch.zeros_like(problem.labels)
-    rise = torch.zeros_like(slots.margin)
-    return Verdicts(fooled, slots.prediction, slots.margin, steps, unusable, slots.zero_grad, rise, slots.adv)
+    return Verdicts(
+        fooled,
+        slots.prediction,
+        slots.margin,
+        steps=torch.zeros_like(problem.labels),
+        unusable=slots.unusable,
+        zero_grad=slots.zero_grad,
+        rise=torch.zeros_like(slots.margin),
+        gap=slots.gap,
+        stage=torch.full_like(problem.labels, -1),
+        adv=slots.best,
+        best=problem.x.clone(),
+    )

@@ -14,7 +14,6 @@ from tmifpe.attacks.queries import Objective
 from tmifpe.attacks.rows import Problem
 from tmifpe.core.errors import InputError, shown
 from tmifpe.losses import AnyLoss, get_loss, spelling
-from tmifpe.norms import get_norm
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class PGD(Ascent):
 
     >>> attack = PGD(loss="tmifpe", steps=100)
     >>> attack.budget
-    101
+    Budget(forwards=101, backwards=100)
     """
 
     loss: AnyLoss = "tmifpe"  # kept as its canonical text
@@ -42,10 +41,9 @@ class PGD(Ascent):
     random_start: bool = True
 
     name: ClassVar[str] = "pgd"
-    reads_clean: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self.check()
+        self.check_options()
         # The canonical text: one loss, one spelling, one key in the store. A function or class is adopted under one.
         object.__setattr__(self, "loss", spelling(get_loss(self.loss)))
         if not isinstance(self.random_start, bool):
@@ -58,8 +56,7 @@ class PGD(Ascent):
     def start(self, problem: Problem, restart: int) -> Tensor:
         if not self.random_start:
             return problem.x.clone()
-        norm = get_norm(problem.threat.norm)
-        return norm.start(problem.x, problem.threat, problem.seed, problem.indices, problem.stage, restart)
+        return problem.norm.start(problem.ball, problem.seed, problem.indices, problem.stage, restart)
 
 
 def fgsm(loss: AnyLoss = "ce", **options: Any) -> PGD:

@@ -21,10 +21,12 @@ Objective: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One look at the model: logits (n, K); the gradient of the summed objective, None if it was not asked for."""
+    """One look at the model: logits (n, K), and where they were asked for the objective's value (n,) and the gradient
+    of its sum."""
 
     logits: Tensor
-    grad: Tensor | None
+    value: Tensor | None = None
+    grad: Tensor | None = None
 
 
 @dataclass
@@ -61,25 +63,33 @@ class Queries:
     def look(self, x: Tensor, objective: Objective) -> Evaluated:
         """Logits at x and d sum(objective) / d x. Values are summed, never averaged: a mean shrinks the
         gradient with the batch size, until it underflows."""
-        logits, grad = self._look_once(x, objective)
+        logits, value, grad = self._look_once(x, objective)
+        if self.eot == 1:
+            return Evaluated(logits, value, grad)
         for _ in range(self.eot - 1):
-            more_logits, more_grad = self._look_once(x, objective)
-            logits, grad = logits + more_logits, grad + more_grad
-        # The scale of the gradient does not matter to any norm's direction; that of the logits does.
-        return Evaluated(logits / self.eot if self.eot > 1 else logits, grad)
+            more = self._look_once(x, objective)
+            logits, value, grad = logits + more[0], value + more[1], grad + more[2]
+        # The scale of the gradient does not matter to any norm's direction; that of logits and value does.
+        return Evaluated(logits / self.eot, value / self.eot, grad)
 
-    def _look_once(self, x: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+    def judge(self, x: Tensor, objective: Objective) -> Evaluated:
+        """Logits and value without a gradient, for attacks that need none."""
+        logits = self.logits(x)
+        with torch.no_grad():
+            return Evaluated(logits, _as_values(objective(logits), logits))
+
+    def _look_once(self, x: Tensor, objective: Objective) -> tuple[Tensor, Tensor, Tensor]:
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
             logits = self._ask(leaf)
+            value = _as_values(objective(logits), logits)
             if not logits.requires_grad:
-                return logits, torch.zeros_like(x)
-            total = _as_values(objective(logits), len(x)).sum()
+                return logits, value, torch.zeros_like(x)
             with _failing_clearly(len(x)):
-                found = torch.autograd.grad(total, leaf, allow_unused=True)
+                found = torch.autograd.grad(value.sum(), leaf, allow_unused=True)
             grad = cast("Tensor | None", found[0])
         self.tally.backwards += len(x)
-        return logits.detach(), torch.zeros_like(x) if grad is None else grad
+        return logits.detach(), value.detach(), torch.zeros_like(x) if grad is None else grad
 
     def _ask(self, x: Tensor) -> Tensor:
         self.tally.forwards += len(x)
@@ -107,15 +117,16 @@ def _failing_clearly(n: int) -> Iterator[None]:
         raise ModelError(f"the model failed on {n} images: {type(error).__name__}: {first_line(error)}") from error
 
 
-def _as_values(output: object, n: int) -> Tensor:
-    """What an objective returned for n examples, if it is one value for each; a mean would be taken for a sum."""
+def _as_values(output: object, logits: Tensor) -> Tensor:
+    """What an objective returned, if it is one value for each row of logits; a mean would be taken for a sum."""
+    n = len(logits)
     if not isinstance(output, Tensor) or output.shape != (n,):
         what = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
         raise InputError(
             f"for {n} examples a loss must return a tensor of shape ({n},), got {what}; return one value per example, "
             "e.g. with reduction='none'"
         )
-    if not output.requires_grad:
+    if logits.requires_grad and not output.requires_grad:
         raise InputError("what the loss returns has no gradient: do not detach it or compute it under torch.no_grad()")
     return output
 

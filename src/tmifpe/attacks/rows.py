@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tmifpe.core.types import Threat
+from tmifpe.norms import Ball, Norm, get_norm
 
 R = TypeVar("R", bound="Rows")
 
@@ -51,9 +52,12 @@ class Rows:
 
 @dataclass
 class Problem(Rows):
-    """What an attack is given: clean images in the box, true labels, targets if it is targeted, the threat,
-    and where its random numbers come from (seed, example index, stage). `clean` are the logits at x, where known;
-    `start` the points to begin at, where the attack's own start is not wanted."""
+    """What an attack is given: clean images in the box, true labels, targets if it is targeted, a radius for every
+    row, and where its random numbers come from (seed, example index, stage).
+
+    `threat` says the norm and the box; its eps is only the default of `eps` (n,), which decides. `clean` are the
+    logits at x, where known; `start` the points to begin at, where the attack's own start is not wanted.
+    """
 
     x: Tensor
     labels: Tensor
@@ -64,9 +68,27 @@ class Problem(Rows):
     stage: int = 0
     clean: Tensor | None = None
     start: Tensor | None = None
+    eps: Tensor = None  # pyright: ignore[reportAssignmentType] - set below where the caller has not
+
+    def __post_init__(self) -> None:
+        if self.eps is None:  # pyright: ignore[reportUnnecessaryComparison]
+            self.eps = Ball.of(self.x, self.threat).eps
 
     def __len__(self) -> int:
         return len(self.x)
+
+    @property
+    def norm(self) -> Norm:
+        return get_norm(self.threat.norm)
+
+    @property
+    def ball(self) -> Ball:
+        return Ball(self.x, self.eps, self.threat.low, self.threat.high)
+
+    def at(self, eps: float | Tensor) -> Problem:
+        """The same problem with another radius, for all rows or for each."""
+        radii = torch.as_tensor(eps, dtype=self.eps.dtype, device=self.eps.device)
+        return dataclasses.replace(self, eps=radii.expand(len(self)).clone())
 
     def succeeded(self, predictions: Tensor) -> Tensor:
         """Untargeted: any class but the label. Targeted: the target."""

@@ -26,7 +26,7 @@ from tmifpe.data import as_data, subset
 from tmifpe.losses import AnyLoss, Loss, get_loss, spelling
 from tmifpe.losses.reference import gradient
 from tmifpe.models import check_compatible
-from tmifpe.run.request import check_model, check_whole
+from tmifpe.run.request import check_whole, require_model
 from tmifpe.run.spec import get_precision
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def audit(
     if isinstance(model, Classifier):
         check_compatible(model, source)
     network: Model = model.module if isinstance(model, Classifier) else model
-    check_model(network)
+    require_model(network)
     sample = source.fetch(range(min(2, len(source))))[0]
     with ExitStack() as stack:
         stack.enter_context(preserved_rng(device_of(network) or torch.device("cpu")))

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tmifpe.attacks import Loop, Stepwise
 from tmifpe.attacks.frozen import preserved_state
-from tmifpe.attacks.loop import Attack, Loop, run
 from tmifpe.attacks.rows import Problem
 from tmifpe.checks.flags import flag
 from tmifpe.checks.sample import Sample, change_of, draw_sample, gradient_attacks, share
@@ -82,11 +82,11 @@ def _outcomes(outcomes: Outcomes) -> Iterator[Flag]:
 
 
 def _gradient_free(job: Job, outcomes: Outcomes) -> Iterator[Flag]:
-    blind = np.array([bool(getattr(attack, "gradient_free", False)) for attack in job.attacks])
+    blind = np.array([not stage.needs_gradient for stage in job.attack.stages])
     after = blind & (np.cumsum(~blind) > 0)  # only what comes after a gradient attack says something about it
     broken = int(after[outcomes.stage[outcomes.fooled]].sum())
     if broken > 0.002 * len(outcomes):  # AutoAttack's threshold: a few lucky finds are no sign of masking
-        names = ", ".join(attack.name for attack, late in zip(job.attacks, after, strict=True) if late)
+        names = ", ".join(attack.name for attack, late in zip(job.attack.stages, after, strict=True) if late)
         yield flag(
             "black-box-beats-white-box", f"{names} broke {broken} examples that gradient attacks had left standing."
         )
@@ -102,11 +102,11 @@ def _unstable(sample: Sample) -> Iterator[Flag]:
     if not len(here) or threat.eps == 0:
         return
     p, norm = here.problem, get_norm(threat.norm)
-    near = dataclasses.replace(threat, eps=threat.eps / 20)
+    near = p.at(p.eps / 20).ball
     margin = numerics.margin(here.logits, p.labels, p.targets)
     change = torch.zeros_like(margin)
     for k in range(_NEIGHBOURS):
-        logits = here.read(norm.start(p.x, near, p.seed, p.indices, _STREAM, k))
+        logits = here.read(norm.start(near, p.seed, p.indices, _STREAM, k))
         change += (numerics.margin(logits, p.labels, p.targets) - margin).abs() / _NEIGHBOURS
     noisy = change > 0.1 * margin.abs()
     if share(noisy) >= 0.1:
@@ -121,10 +121,10 @@ def _unconstrained(job: Job, sample: Sample) -> Iterator[Flag]:
     """The run's own gradient attacks, from the image itself, with the whole box as their ball; 20 steps, and where
     those were too long for the box, 100 with shorter ones at the end."""
     p = sample.problem
-    left = dataclasses.replace(p, threat=dataclasses.replace(p.threat, eps=_whole_box(p)))
+    left = p.at(_whole_box(p))
     attacks = gradient_attacks(job)
     for steps, attack in itertools.product((20, 100), attacks):
-        fooled = run(_short(attack, steps), left, sample.queries, Loop(sample.batch_size)).fooled
+        fooled = _short(attack, steps).run(left, sample.queries, Loop(sample.batch_size)).fooled
         left = left.take((~fooled).nonzero()[:, 0])
         if not len(left):
             return
@@ -153,9 +153,8 @@ def _from_outside(job: Job, sample: Sample) -> Iterator[Flag]:
         p = whole.take(left)
         point = p.x
         for ball in _BALLS:
-            around = dataclasses.replace(threat, eps=min(ball * threat.eps, largest))
-            wide = dataclasses.replace(p, threat=around, start=point)
-            point = run(_short(attack, 20), wide, sample.queries, Loop(sample.batch_size, "strongest")).adv
+            wide = dataclasses.replace(p.at(min(ball * threat.eps, largest)), start=point)
+            point = _short(attack, 20).run(wide, sample.queries, Loop(sample.batch_size, "strongest")).adv
         broken[left] = verify(point, p, sample.queries, sample.batch_size)
     count = int(broken.sum())
     if count > 1 and count >= 0.1 * n:  # one more start finds one more now and then, and means nothing
@@ -168,7 +167,7 @@ def _whole_box(problem: Problem) -> float:
     return float(get_norm(problem.threat.norm).size(corner))
 
 
-def _short(attack: Attack, steps: int) -> Attack:
+def _short(attack: Stepwise, steps: int) -> Stepwise:
     """The same attack on a small budget; without a random start, which would find other classes by itself."""
     values = {"steps": steps, "restarts": 1, "random_start": False}
     known = {field.name for field in dataclasses.fields(cast(Any, attack))}

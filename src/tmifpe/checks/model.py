@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["check_model"]
+__all__ = ["ModelChecks"]
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tmifpe.attacks import Stepwise
 from tmifpe.attacks.frozen import preserved_state
-from tmifpe.attacks.loop import Attack
 from tmifpe.attacks.queries import Objective
 from tmifpe.attacks.rows import Problem
 from tmifpe.checks.flags import flag
@@ -29,14 +29,57 @@ MARKED = 0.1
 """The share of the examples looked at from which something counts as a property of the model."""
 
 
-def check_model(job: Job, treated: bool = False) -> tuple[list[Flag], int]:
-    """Flags, and the forward passes they cost (in examples). `treated`: the run allows for a randomised model."""
-    with preserved_state(job.prepared.model, job.prepared.device):
-        sample = draw_sample(job, np.arange(len(job.data)))
-        if sample is None:
-            return [], 0
-        flags = [*_behaviour(job, sample, treated), *_logits(job, sample), *check_normalisation(job, sample)]
-        return flags + list(_gradients(job, sample)), sample.queries.tally.forwards
+@dataclass(frozen=True)
+class _Looked:
+    """What was seen of the model without any attack."""
+
+    correct: Sample
+    """The examples that are classified correctly."""
+    without: Tensor
+    """Which of them have no gradient of the margin itself."""
+    flags: tuple[Flag, ...]
+
+
+@dataclass
+class ModelChecks:
+    """Checks of a model, done once however many attacks follow: only what concerns an attack's own loss is repeated."""
+
+    _looked: dict[tuple[int, bool, bool], _Looked | None] = field(default_factory=dict)
+
+    def flags(self, job: Job, treated: bool = False) -> tuple[list[Flag], int]:
+        """Flags, and the forward passes they cost now (in examples). `treated`: the run allows for a randomised
+        model."""
+        with preserved_state(job.prepared.model, job.prepared.device):
+            # Random targets are drawn from the seed; nothing else that is looked at here depends on it.
+            key = (job.seed if job.targets == "random" else -1, treated, job.attack.needs_gradient)
+            before = self._forwards()
+            if key not in self._looked:
+                self._looked[key] = _look(job, treated)
+            looked = self._looked[key]
+            if looked is None:
+                return [], 0
+            flags = [*looked.flags, *_lost(job, looked)]
+            return flags, self._forwards() - before
+
+    def _forwards(self) -> int:
+        return sum(looked.correct.queries.tally.forwards for looked in self._looked.values() if looked is not None)
+
+
+def _look(job: Job, treated: bool) -> _Looked | None:
+    sample = draw_sample(job, np.arange(len(job.data)))
+    if sample is None:
+        return None
+    flags = [*_behaviour(job, sample, treated), *_logits(job, sample), *check_normalisation(job, sample)]
+    correct = sample.take(sample.right.nonzero()[:, 0])
+    without = torch.zeros(len(correct), dtype=torch.bool, device=correct.problem.x.device)
+    if len(correct) and job.attack.needs_gradient:
+        without = _gone(correct.gradients(_margin))
+    if share(without) >= MARKED:
+        said = (
+            f"{share(without):.0%} of {len(correct)} correct images have a zero or NaN gradient, of the margin itself."
+        )
+        flags.append(flag("unavailable-gradients", said))
+    return _Looked(correct, without, tuple(flags))
 
 
 def _behaviour(job: Job, sample: Sample, treated: bool) -> Iterator[Flag]:
@@ -57,16 +100,16 @@ def _behaviour(job: Job, sample: Sample, treated: bool) -> Iterator[Flag]:
         yield flag("inference-time-optimisation", "The forward pass calls autograd.")
     if seen.batch_statistics:
         yield flag("batch-dependent", "BatchNorm normalises by the statistics of the batch (train mode).")
-    elif not bool((change > 1).any()):  # with a randomised model, company and chance cannot be told apart
-        moved = change_of(_in_other_company(sample), sample.logits, job.prepared)
+    elif not bool((change > 1).any()):  # of a randomised model, batch and chance cannot be told apart
+        moved = change_of(_in_a_different_batch(sample), sample.logits, job.prepared)
         if bool((moved > 1).any()):
             yield flag(
                 "batch-dependent",
-                f"The logits of {int((moved > 1).sum())} of {len(sample)} images changed in other company.",
+                f"The logits of {int((moved > 1).sum())} of {len(sample)} images changed in a different batch.",
             )
 
 
-def _in_other_company(sample: Sample) -> Tensor:
+def _in_a_different_batch(sample: Sample) -> Tensor:
     """The same images in reverse order and half as many at a time; a single one beside its negative."""
     x, threat = sample.problem.x, sample.problem.threat
     if len(x) == 1:
@@ -116,22 +159,15 @@ def _saturated(job: Job, z: Tensor) -> Iterator[Flag]:
         yield flag("saturated-logits", f"Of {len(z)} correct images {seen}.")
 
 
-def _gradients(job: Job, sample: Sample) -> Iterator[Flag]:
+def _lost(job: Job, looked: _Looked) -> Iterator[Flag]:
     """The gradient of the margin says whether the network has any; that of the attack's loss, whether it is lost."""
-    correct = sample.take(sample.right.nonzero()[:, 0])
-    if not len(correct) or all(getattr(attack, "gradient_free", False) for attack in job.attacks):
+    correct, attacks = looked.correct, gradient_attacks(job)
+    if not len(correct) or not attacks:
         return
-    without = _gone(correct.gradients(_margin))
-    if share(without) >= MARKED:
-        yield flag(
-            "unavailable-gradients",
-            f"{share(without):.0%} of {len(correct)} correct images have a zero or NaN gradient, of the margin itself.",
-        )
-    lost = ~without  # to all of the attacks: what one of them can see has been attacked
-    attacks = gradient_attacks(job)
+    lost = ~looked.without  # to all of the attacks: what one of them can see has been attacked
     for attack in attacks:
         lost &= _label_lost(attack, correct) | _gone(correct.gradients(lambda p, a=attack: _objective(a, p)))
-    if attacks and share(lost) >= MARKED:
+    if share(lost) >= MARKED:
         names = ", ".join(dict.fromkeys(str(getattr(attack, "loss", attack.name)) for attack in attacks))
         yield flag(
             "gradient-lost",
@@ -145,7 +181,7 @@ def _margin(problem: Problem) -> Objective:
     return lambda logits: loss(logits, problem.labels, problem.targets)
 
 
-def _objective(attack: Attack, problem: Problem) -> Objective:
+def _objective(attack: Stepwise, problem: Problem) -> Objective:
     return attack.objective(problem, attack.init(problem))
 
 
@@ -155,7 +191,7 @@ def _gone(grad: Tensor) -> Tensor:
     return (flat == 0).all(dim=1) | ~torch.isfinite(flat).all(dim=1)
 
 
-def _label_lost(attack: Attack, sample: Sample) -> Tensor:
+def _label_lost(attack: Stepwise, sample: Sample) -> Tensor:
     """Rows whose loss no longer pulls at the class it names: no loss intends that while it is unsuccessful."""
     aim = sample.problem.labels if sample.problem.targets is None else sample.problem.targets
     with torch.enable_grad():

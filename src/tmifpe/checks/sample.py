@@ -6,18 +6,21 @@ __all__ = ["LARGEST", "Sample", "change_of", "draw_sample", "gradient_attacks", 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tmifpe.attacks.loop import Attack
+from tmifpe.attacks import Stepwise
+from tmifpe.attacks.frozen import preserved_state
 from tmifpe.attacks.queries import Objective, Queries
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
+from tmifpe.core.types import Data
 from tmifpe.run.prepared_model import PreparedModel
 from tmifpe.run.shard import Job, fetch_rows, targets_of
+
+_ASKED_TWICE = 8  # examples
 
 LARGEST = 64
 """Examples that a check may ask the model about."""
@@ -86,10 +89,18 @@ def draw_sample(job: Job, positions: np.ndarray, eot: int = 1) -> Sample | None:
     return Sample(positions, problem, logits, queries, job.batch_size)
 
 
-def gradient_attacks(job: Job) -> list[Attack]:
-    """The attacks of the job that follow a gradient, step by step, in our loop."""
-    ours = [one for one in job.attacks if hasattr(one, "objective") and not getattr(one, "gradient_free", False)]
-    return cast("list[Attack]", ours)
+def gradient_attacks(job: Job) -> list[Stepwise]:
+    """The stages of the job's attack that follow a gradient, step by step, in our loop."""
+    return [stage for stage in job.attack.stages if isinstance(stage, Stepwise) and stage.needs_gradient]
+
+
+def is_randomised(prepared: PreparedModel, data: Data) -> bool:
+    """Whether the first images give other logits the second time."""
+    x, _ = data.fetch(range(min(_ASKED_TWICE, len(data))))
+    queries = Queries(prepared.model, prepared.dtype)
+    with preserved_state(prepared.model, prepared.device):
+        first, second = (read(queries, x.to(prepared.device, prepared.image_dtype), len(x)) for _ in range(2))
+    return bool((change_of(first, second, prepared) > 1).any())
 
 
 def read(queries: Queries, x: Tensor, batch_size: int) -> Tensor:

@@ -36,6 +36,4 @@ def listing(kind: Annotated[str, typer.Argument(help="losses, norms, attacks, mo
     table.add_column(style="bold", no_wrap=True)
     for name in registry:
         table.add_row(escape(name), escape(registry.summary(name)))
-    if kind == "attacks":  # not in the registry: it runs its own loop
-        table.add_row("autoattack", "the real AutoAttack, as a column of compare and table1 (extra autoattack)")
     Console().print(table)

@@ -61,13 +61,12 @@ def refuse_ignored_options(options: AttackOptions, text: str) -> None:
     import inspect
 
     from tmifpe.attacks import ATTACKS
-    from tmifpe.attacks.autoattack import AutoAttack
     from tmifpe.core.options import parse
 
     name, _ = parse(text)
-    if name != AutoAttack.name and name not in ATTACKS:  # a loss, or nothing that is known
+    if name not in ATTACKS:  # a loss, or nothing that is known
         return
-    own = inspect.signature(ATTACKS.get(name)).parameters if name in ATTACKS else {}
+    own = inspect.signature(ATTACKS.get(name)).parameters
     heard = {option for option in ("steps", "restarts") if option in own}
     plain = AttackOptions()
     wanted = [o for o in ("steps", "restarts", "schedule", "momentum") if getattr(options, o) != getattr(plain, o)]

@@ -13,6 +13,8 @@ __all__ = [
     "rounding_of",
     "row_norm",
     "safe_gap",
+    "top_gap",
+    "wide_dtype",
 ]
 
 import math
@@ -27,6 +29,11 @@ from tmifpe.core.types import Threat
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype losses compute in: at least float32, since half logits tie and overflow when scaled."""
     return dtype if dtype in (torch.float32, torch.float64) else torch.float32
+
+
+def wide_dtype(device: torch.device) -> torch.dtype:
+    """The widest floating dtype of a device: float64, which Apple's GPUs do not have."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def is_usable(logits: Tensor) -> Tensor:
@@ -73,6 +80,14 @@ def margin(logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Ten
     own = logits.gather(1, aim[:, None])[:, 0]
     other = rival(logits, aim)
     return other - own if targets is None else own - other
+
+
+def top_gap(logits: Tensor) -> Tensor:
+    """The gap between the two largest logits of each row (n,); infinite where there is only one class."""
+    if logits.shape[1] < 2:
+        return torch.full_like(logits[:, 0], torch.inf)
+    top = torch.topk(logits, 2, dim=1).values
+    return top[:, 0] - top[:, 1]
 
 
 def row_norm(x: Tensor) -> Tensor:

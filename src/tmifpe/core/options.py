@@ -44,16 +44,16 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-def split_list(text: str) -> list[str]:
-    """Split a comma-separated list, leaving commas inside parentheses alone.
+def split_list(text: str, by: str = ",") -> list[str]:
+    """Split a comma-separated list, leaving commas inside parentheses alone; or at another character than a comma.
 
     >>> split_list("ce, tmifpe(t_rule=1.5,lam=87), cw")
     ['ce', 'tmifpe(t_rule=1.5,lam=87)', 'cw']
     """
     parts, depth = [""], 0
-    for piece in re.split(r"([(),])", text):
+    for piece in re.split(rf"([(){re.escape(by)}])", text):
         depth = max(0, depth + (piece == "(") - (piece == ")"))
-        if piece == "," and not depth:
+        if piece == by and not depth:
             parts.append("")
         else:
             parts[-1] += piece

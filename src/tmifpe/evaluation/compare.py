@@ -8,19 +8,23 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from tmifpe.attacks import PGD
-from tmifpe.attacks.autoattack import AutoAttack
 from tmifpe.core.errors import InputError
 from tmifpe.core.stats import wilson
 from tmifpe.core.types import Classifier, Model, Threat
-from tmifpe.evaluation.evaluate import evaluate
+from tmifpe.evaluation.prepare import prepare
+from tmifpe.run.request import Request, SharedOptions
 from tmifpe.run.resolve import AnyColumn, column_name, resolve_attack
 from tmifpe.run.result import Progress, Result
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 LOSSES = ("ce", "ce-margin", "cw", "dlr", "mifpe", "tmifpe")
 
@@ -136,6 +140,7 @@ def holm(pairs: Sequence[Pair]) -> list[Pair]:
     return adjusted
 
 
+@torch.inference_mode(False)  # an attack needs gradients, wherever it is called
 def compare(
     model: Model | Classifier,
     data: Any,
@@ -145,14 +150,14 @@ def compare(
     *,
     seeds: Sequence[int] = (0,),
     progress: Callable[[str, Progress], None] = lambda loss, step: None,
-    **options: Any,
+    **options: Unpack[SharedOptions],
 ) -> Comparison:
     """Evaluate `model` under every loss and seed, the rest of the attack being equal.
 
-    losses: names of losses, which `attack` climbs, or of attacks (`gama`, `autoattack`); see `resolve_attack`. Loss
-        functions, classes and instances, and attacks, stand for their spelling.
-        AutoAttack costs as much as dozens of them, and is measured at the first seed only.
-    options: those of `evaluate`, `store` and `fresh` among them.
+    losses: names of losses, which `attack` climbs, or of attacks (`gama`, `autoattack`, `ce+gama`); see
+        `resolve_attack`. Loss functions and classes, and attacks, stand for their spelling. AutoAttack costs as much as
+        dozens of them, and is measured at the first seed only.
+    options: those of `evaluate`, `store` and `fresh` among them; see `SharedOptions`.
 
     >>> import tmifpe
     >>> model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=16)
@@ -167,28 +172,21 @@ def compare(
         raise InputError(f"compare needs different seeds, at least one, got {list(seeds)}")
     if "seed" in options:
         raise InputError("compare takes seeds=(0, 1, ...), not seed=")
-    targets = options.get("targets")
-    if isinstance(targets, str) and targets == "random" and len(seeds) > 1:
+    request = Request.of(cast("dict[str, Any]", options), "compare")
+    if request.targets == "random" and len(seeds) > 1:
         raise InputError(
             "with several seeds, random targets are other ones for each, and what is compared is not one question; "
             "give one seed, or the targets themselves"
         )
-    attacks = {loss: resolve_attack(loss, attack) for loss in names}  # what cannot work fails before any compute
-    for one in attacks.values():
-        if isinstance(one, AutoAttack):
-            one.check(threat, targets is not None, options.get("eot", 1))
+    attacks = {loss: resolve_attack(loss, attack) for loss in names}
+    for one in attacks.values():  # what cannot work fails before any compute
+        one.check(threat, targeted=request.targets is not None, eot=request.eot)
     results: dict[str, tuple[Result, ...]] = {}
-    for loss, one in attacks.items():
-        results[loss] = tuple(
-            evaluate(
-                model,
-                data,
-                threat,
-                one,
-                seed=seed,
-                progress=lambda step, loss=loss: progress(loss, step),
-                **options,
+    with prepare(model, data, threat, request) as prepared:
+        prepared.share_clean_logits()
+        for loss, one in attacks.items():
+            results[loss] = tuple(
+                prepared.run(one, seed=seed, progress=lambda step, loss=loss: progress(loss, step))
+                for seed in (seeds[:1] if one.costly else seeds)
             )
-            for seed in (seeds[:1] if isinstance(one, AutoAttack) else seeds)
-        )
     return Comparison(results, tuple(seeds))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tmifpe.core.errors import InputError
 from tmifpe.core.registry import Registry
-from tmifpe.core.types import Threat
+from tmifpe.norms.ball import Ball
 
 
 class Norm(Protocol):
@@ -22,15 +22,15 @@ class Norm(Protocol):
         """The norm of each perturbation, (n,)."""
         ...
 
-    def project(self, adv: Tensor, x: Tensor, threat: Threat) -> Tensor:
-        """The nearest point (in the Euclidean sense) of ball ∩ box; x must lie in the box."""
+    def project(self, adv: Tensor, ball: Ball) -> Tensor:
+        """The nearest point (in the Euclidean sense) of ball ∩ box; the ball's images must lie in the box."""
         ...
 
-    def region(self, x: Tensor, threat: Threat) -> Tensor | None:
+    def region(self, ball: Ball) -> Tensor | None:
         """What projecting needs to know of each image, (n, ...), so that a loop computes it once; None if nothing."""
         ...
 
-    def project_(self, adv: Tensor, x: Tensor, threat: Threat, region: Tensor | None) -> Tensor:
+    def project_(self, adv: Tensor, ball: Ball, region: Tensor | None) -> Tensor:
         """`project`, with the region of these images at hand; may overwrite `adv`."""
         ...
 
@@ -38,8 +38,8 @@ class Norm(Protocol):
         """The step of size one along which the linearised loss rises most; 0 where the gradient is 0 or NaN."""
         ...
 
-    def start(self, x: Tensor, threat: Threat, seed: int, indices: Tensor, stage: int, restart: int) -> Tensor:
-        """A random feasible point; depends on (seed, example index, stage, restart) and x, on nothing else."""
+    def start(self, ball: Ball, seed: int, indices: Tensor, stage: int, restart: int) -> Tensor:
+        """A random feasible point; depends on (seed, example index, stage, restart) and the ball, on nothing else."""
         ...
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tmifpe.core import rng
-from tmifpe.core.types import Threat
+from tmifpe.norms.ball import Ball, column
 
 
 @dataclass(frozen=True)
@@ -21,17 +21,18 @@ class Linf:
     def size(self, delta: Tensor) -> Tensor:
         return delta.abs().flatten(1).amax(dim=1)
 
-    def project(self, adv: Tensor, x: Tensor, threat: Threat) -> Tensor:
-        return self.project_(adv.clone(), x, threat, self.region(x, threat))
+    def project(self, adv: Tensor, ball: Ball) -> Tensor:
+        return self.project_(adv.clone(), ball, self.region(ball))
 
-    def region(self, x: Tensor, threat: Threat) -> Tensor:
+    def region(self, ball: Ball) -> Tensor:
         """(n, 2, ...): ball and box are both boxes, so their intersection is one, and clamping to it is exact."""
-        lower = (x - threat.eps).clamp_(min=threat.low)
-        upper = (x + threat.eps).clamp_(max=threat.high)
+        eps = column(ball.radius, ball.x)
+        lower = (ball.x - eps).clamp_(min=ball.low)
+        upper = (ball.x + eps).clamp_(max=ball.high)
         return torch.stack([lower, upper], dim=1)
 
-    def project_(self, adv: Tensor, x: Tensor, threat: Threat, region: Tensor | None) -> Tensor:
-        lower, upper = (self.region(x, threat) if region is None else region).unbind(dim=1)
+    def project_(self, adv: Tensor, ball: Ball, region: Tensor | None) -> Tensor:
+        lower, upper = (self.region(ball) if region is None else region).unbind(dim=1)
         return torch.clamp_(adv, lower, upper)
 
     def direction(self, grad: Tensor) -> Tensor:
@@ -39,8 +40,9 @@ class Linf:
         way = torch.sign(grad)
         return way if way.device.type == "cpu" else torch.nan_to_num_(way, nan=0.0)
 
-    def start(self, x: Tensor, threat: Threat, seed: int, indices: Tensor, stage: int, restart: int) -> Tensor:
+    def start(self, ball: Ball, seed: int, indices: Tensor, stage: int, restart: int) -> Tensor:
         # u ~ Uniform[-eps, eps], then projected, as below eq:pgd.
+        x = ball.x
         noise = rng.uniform(seed, indices, stage, restart, tuple(x.shape[1:])).to(x.dtype)
-        moved = noise.mul_(2.0).sub_(1.0).mul_(threat.eps).add_(x)
-        return self.project_(moved, x, threat, self.region(x, threat))
+        moved = noise.mul_(2.0).sub_(1.0).mul_(column(ball.radius, x)).add_(x)
+        return self.project_(moved, ball, self.region(ball))

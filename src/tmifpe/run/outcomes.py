@@ -46,6 +46,9 @@ class Outcome:
     margin: float
     size: float
     marks: int
+    clean_margin: float
+    clean_gap: float
+    adv_gap: float
 
     @property
     def correct(self) -> bool:
@@ -68,6 +71,9 @@ _DTYPES: dict[str, type[Any]] = {
     "margin": np.float64,
     "size": np.float64,
     "marks": np.int32,
+    "clean_margin": np.float64,
+    "clean_gap": np.float64,
+    "adv_gap": np.float64,
 }
 
 
@@ -91,6 +97,9 @@ class Outcomes:
     margin: NDArray[np.float64]
     size: NDArray[np.float64]
     marks: NDArray[np.int32]
+    clean_margin: NDArray[np.float64]
+    clean_gap: NDArray[np.float64]
+    adv_gap: NDArray[np.float64]
 
     @classmethod
     def blank(cls, n: int) -> Outcomes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["NoRecorder", "Recorder"]
+__all__ = ["Keeper", "NoRecorder", "Recorder"]
 
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -35,6 +35,12 @@ class Recorder(Protocol):
     def end(self, result: Result) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Keeper(Protocol):
+    """What makes recorders: a run store."""
+
+    def recorder(self, fresh: bool = False) -> Recorder: ...
 
 
 class NoRecorder:

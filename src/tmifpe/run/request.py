@@ -2,22 +2,128 @@
 
 from __future__ import annotations
 
-__all__ = ["MOST_DRAWS", "as_targets", "check_attacks", "check_model", "check_threat", "check_whole"]
+__all__ = [
+    "EvaluateOptions",
+    "Request",
+    "SharedOptions",
+    "as_targets",
+    "check_whole",
+    "require_model",
+    "require_threat",
+]
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tmifpe.core.errors import InputError, shown
+from tmifpe.core.errors import InputError, did_you_mean, shown
 from tmifpe.core.types import Threat
+from tmifpe.run.recorder import Keeper
+from tmifpe.run.result import Progress
+from tmifpe.run.second_opinion import as_precision
 
 MOST_DRAWS = 1_000_000
 """Of a randomised model, per look (`eot`) or at all (`repeats`)."""
 
 
-def check_model(model: object) -> None:
+class SharedOptions(TypedDict, total=False):
+    """What every verb that evaluates takes, by keyword."""
+
+    targets: str | int | Sequence[int] | Tensor | None
+    """Targeted: `second`, `least-likely`, `random`, a class, or one class per example."""
+    mode: Literal["verdict", "strongest"]
+    """`verdict` stops at the first success, `strongest` takes all steps and keeps the best point."""
+    precision: Literal["fp64", "fp32", "bf16", "fp16"] | None
+    """What the model runs in; its own by default."""
+    eot: int
+    """Draws to average per look at a randomised model."""
+    limit: int | None
+    """Only the first so many examples."""
+    indices: Sequence[int] | None
+    """Only these examples, by position in the data."""
+    batch_size: int | None
+    shard_size: int | None
+    """Examples per shard, the unit of storing and resuming."""
+    device: str | torch.device | None
+    name: str | None
+    """What the model is called in results and in the store."""
+    checks: bool
+    """Look for reasons to doubt the number, on at most 64 examples: the result's flags."""
+    verify: Literal["fp64", "fp32", "bf16", "fp16"] | None
+    """Read every adversarial example in this precision too, and mark those on which the two differ."""
+    repeats: int
+    """Further draws of a randomised model, each of which reads the answers again."""
+    store: str | Path | Keeper | None
+    """A folder, in which the same request is resumed or returned."""
+    fresh: bool
+    """Repeat the run even if the store has it."""
+
+
+class EvaluateOptions(SharedOptions, total=False):
+    """What `evaluate` takes beside them."""
+
+    seed: int
+    keep_adv: bool
+    """Return the adversarial examples with the result."""
+    transfer_adv: Tensor | None
+    """Adversarial examples of another model, one per example: do they break what this attack did not?"""
+    progress: Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of an evaluation beside model, data, threat and attack, as `EvaluateOptions` documents them."""
+
+    targets: str | int | Tensor | None = None
+    mode: str = "verdict"
+    seed: int = 0
+    precision: str | None = None
+    eot: int = 1
+    limit: int | None = None
+    indices: Sequence[int] | None = None
+    batch_size: int | None = None
+    shard_size: int | None = None
+    device: str | torch.device | None = None
+    name: str | None = None
+    keep_adv: bool = False
+    checks: bool = True
+    verify: str | None = None
+    repeats: int = 1
+    transfer_adv: Tensor | None = None
+    store: str | Path | Keeper | None = None
+    fresh: bool = False
+    progress: Callable[[Progress], None] = field(default=lambda _: None)
+
+    def __post_init__(self) -> None:
+        for option in ("limit", "batch_size", "shard_size"):
+            if getattr(self, option) is not None:
+                object.__setattr__(self, option, check_whole(option, getattr(self, option)))
+        for option in ("eot", "repeats"):
+            object.__setattr__(self, option, check_whole(option, getattr(self, option), most=MOST_DRAWS))
+        object.__setattr__(self, "seed", check_whole("seed", self.seed, least=0, most=2**63 - 1))
+        if self.mode not in ("verdict", "strongest"):
+            raise InputError(f"mode must be 'verdict' or 'strongest', got {shown(self.mode)}")
+        for option in ("precision", "verify"):
+            if getattr(self, option) is not None:
+                object.__setattr__(self, option, as_precision(getattr(self, option)))
+        object.__setattr__(self, "targets", as_targets(self.targets))
+
+    @classmethod
+    def of(cls, options: dict[str, Any], verb: str = "evaluate") -> Request:
+        """From keyword arguments; an unknown one is an `InputError` that suggests the nearest."""
+        known = cls.__dataclass_fields__
+        for name in options:
+            if name not in known:
+                raise did_you_mean(f"option of {verb}", name, known)
+        return cls(**options)
+
+
+def require_model(model: object) -> None:
     """A module or a function, whose parameters are there."""
     if isinstance(model, str):
         raise InputError(f"the model must be callable; load {shown(model)} with tmifpe.load_model first")
@@ -27,15 +133,9 @@ def check_model(model: object) -> None:
         raise InputError("the model has parameters on the meta device, which hold no values; load its weights first")
 
 
-def check_threat(threat: object) -> None:
+def require_threat(threat: object) -> None:
     if not isinstance(threat, Threat):
         raise InputError(f"the threat must be a Threat, e.g. Threat('linf', 8/255), got {type(threat).__name__}")
-
-
-def check_attacks(attacks: tuple[Any, ...]) -> None:
-    for attack in attacks:
-        if isinstance(attack, type) or not isinstance(getattr(attack, "budget", None), int):
-            raise InputError(f"an attack must be a name or, say, PGD(steps=100), got {shown(attack)}")
 
 
 def check_whole(name: str, value: object, least: int = 1, most: int | None = None) -> int:

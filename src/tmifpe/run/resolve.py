@@ -1,58 +1,58 @@
-"""A column of a table by name: a loss (PGD climbs it), an attack, or the real AutoAttack."""
+"""A column of a table by name: a loss, which PGD climbs, an attack, or several attacks in turn."""
 
 from __future__ import annotations
 
-__all__ = ["AnyAttack", "AnyColumn", "column_name", "resolve_attack"]
+__all__ = ["AnyColumn", "column_name", "resolve_attack"]
 
 import inspect
 from dataclasses import replace
 from typing import TypeAlias, cast
 
-from tmifpe.attacks import ATTACKS, PGD, Attack, attack_spelling, get_attack
-from tmifpe.attacks.autoattack import AutoAttack
+from tmifpe.attacks import ATTACKS, PGD, Attack, as_attack, attack_spelling, get_attack
 from tmifpe.core.errors import InputError, did_you_mean
 from tmifpe.core.extensions import is_external
-from tmifpe.core.options import parse, spell
+from tmifpe.core.options import parse, spell, split_list
 from tmifpe.losses import LOSSES, AnyLoss, get_loss, spelling
 
-AnyAttack: TypeAlias = Attack | AutoAttack
-AnyColumn: TypeAlias = AnyLoss | AnyAttack | type[Attack]
+AnyColumn: TypeAlias = AnyLoss | Attack | type[Attack]
+"""A column of a comparison: a name; or a loss, a function or an attack itself."""
 
 
 def column_name(column: AnyColumn) -> str:
     """A column as text: a name as it was given; a loss, a function or an attack by its canonical spelling."""
     if isinstance(column, str):
         return column
-    if hasattr(column, "budget"):
-        return ATTACKS.name_for(column) if isinstance(column, type) else attack_spelling(cast(Attack, column))
+    if isinstance(column, Attack):
+        return attack_spelling(column)
+    if isinstance(column, type) and issubclass(column, Attack):
+        return ATTACKS.name_for(column)
     return spelling(get_loss(cast(AnyLoss, column)))
 
 
-def resolve_attack(text: str, base: PGD | None = None) -> AnyAttack:
-    """What `text` names: `tmifpe`, `mifpe(T=10)`, `gama(momentum=0.75)`, `fgsm`, `autoattack`.
+def resolve_attack(text: str, base: PGD | None = None) -> Attack:
+    """What `text` names: `tmifpe`, `mifpe(T=10)`, `gama(momentum=0.75)`, `fgsm`, `autoattack`, `ce+gama`.
 
     A loss is climbed by `base`. An attack takes the steps and restarts of `base`, where one is given, it counts
     them and its own text does not, so that columns of one table had the same number of looks.
 
     >>> resolve_attack("cw", PGD(steps=20)).budget, resolve_attack("gama", PGD(steps=20)).budget
-    (21, 21)
+    (Budget(forwards=21, backwards=20), Budget(forwards=22, backwards=20))
     >>> resolve_attack("fgsm", PGD(steps=20)).budget
-    2
+    Budget(forwards=2, backwards=1)
     """
+    parts = split_list(text, by="+") if isinstance(text, str) else []
+    if len(parts) > 1:
+        return as_attack(resolve_attack(part, base) for part in parts)
     name, options = parse(text)
     if name in LOSSES:
         return replace(base or PGD(), loss=text)
-    if name == AutoAttack.name:
-        try:
-            return AutoAttack(**options)
-        except TypeError as error:
-            raise InputError(f"autoattack: {error}") from error
     if name not in ATTACKS:
         if is_external(name):
             raise InputError(
-                f"{name} is neither a loss, called as f(logits, labels, targets), nor an attack, which has a budget"
+                f"{name} is neither a loss, called as f(logits, labels, targets), nor a tmifpe.Attack or a function "
+                "that makes one"
             )
-        raise did_you_mean("loss or attack", name, [*LOSSES, *ATTACKS, AutoAttack.name])
+        raise did_you_mean("loss or attack", name, [*LOSSES, *ATTACKS])
     if base is not None:
         counted = [o for o in ("steps", "restarts") if o in inspect.signature(ATTACKS.get(name)).parameters]
         options = {option: getattr(base, option) for option in counted} | options

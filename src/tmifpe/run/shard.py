@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Job", "ShardResult", "fetch_rows", "run_shard", "targets_of"]
+__all__ = ["Job", "ShardResult", "fetch_rows", "read_clean", "run_shard", "targets_of"]
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,19 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tmifpe.attacks.autoattack import AutoAttack
+from tmifpe.attacks import Attack, Loop, Verdicts
+from tmifpe.attacks.attack import check_box
 from tmifpe.attacks.frozen import preserved_state
-from tmifpe.attacks.loop import Loop, Verdicts, check_box, run
 from tmifpe.attacks.queries import Queries, Tally
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
 from tmifpe.core.rng import seed_rng
 from tmifpe.core.types import Data, Threat
-from tmifpe.norms import get_norm
+from tmifpe.run.clean import CleanLogits
 from tmifpe.run.outcomes import Mark, Outcomes
 from tmifpe.run.prepared_model import PreparedModel
-from tmifpe.run.resolve import AnyAttack
 from tmifpe.run.targets import choose_targets
 from tmifpe.run.verify import disagree, verify
 
@@ -36,7 +35,7 @@ class Job:
     prepared: PreparedModel
     data: Data
     threat: Threat
-    attacks: tuple[AnyAttack, ...]
+    attack: Attack
     targets: str | int | Tensor | None = None
     mode: str = "verdict"
     seed: int = 0
@@ -44,6 +43,8 @@ class Job:
     eot: int = 1
     second: PreparedModel | None = None
     """The model in another precision, for a second opinion on what was broken."""
+    clean: CleanLogits = field(default_factory=CleanLogits)
+    """Shared by the runs of one model on the same data, so that the clean pass happens once."""
 
 
 @dataclass
@@ -71,26 +72,36 @@ def run_shard(
 def _run_shard(job: Job, shard: int, positions: range, tick: Callable[[int, int], None]) -> ShardResult:
     queries = Queries(job.prepared.model, job.prepared.dtype, job.eot)
     x, labels, indices = fetch_rows(job, positions)
-    logits = _read_clean(job, queries, x, labels)
-    outcomes = Outcomes.blank(len(x))
+    logits = job.clean.at(positions, lambda: read_clean(job, queries, x, labels)).to(x.device)
+    targets = targets_of(job, positions, logits, labels, indices)
+    outcomes = _clean_outcomes(logits, labels, targets, indices)
+    problem = Problem(x, labels, targets, indices, job.threat, job.seed, clean=logits)
+    attacked = torch.from_numpy(outcomes.correct & outcomes.counted).to(x.device)
+    adv = _attack(job, queries, problem, attacked, outcomes, tick)
+    _ask_second(job, queries, problem, adv, attacked, outcomes)
+    return ShardResult(shard, outcomes, adv, queries.tally)
+
+
+def _clean_outcomes(logits: Tensor, labels: Tensor, targets: Tensor | None, indices: Tensor) -> Outcomes:
+    """A row per example as it stands before any attack."""
+    outcomes = Outcomes.blank(len(labels))
     outcomes.index[:] = indices.cpu().numpy()
     outcomes.label[:] = labels.cpu().numpy()
     predictions = logits.argmax(dim=1)
     outcomes.clean_pred[:] = outcomes.adv_pred[:] = predictions.cpu().numpy()
-
-    targets = targets_of(job, positions, logits, labels, indices)
-    outcomes.margin[:] = numerics.margin(logits, labels, targets).cpu().double().numpy()
-    open_rows = predictions == labels
+    outcomes.margin[:] = outcomes.clean_margin[:] = _column(numerics.margin(logits, labels, targets))
+    outcomes.adv_gap[:] = outcomes.clean_gap[:] = _column(numerics.top_gap(logits))
     if targets is not None:
         outcomes.target[:] = targets.cpu().numpy()
         given = (predictions == targets) | (labels == targets)
         outcomes.marks[given.cpu().numpy()] |= Mark.LEFT_OUT
-        open_rows &= ~given
-    problem = Problem(x, labels, targets, indices, job.threat, job.seed, clean=logits)
-    attacked = open_rows.clone()
-    adv = _attack(job, queries, problem, open_rows, outcomes, tick)
-    _ask_second(job, queries, problem, adv, attacked, outcomes)
-    return ShardResult(shard, outcomes, adv, queries.tally)
+    return outcomes
+
+
+def _column(values: Tensor) -> NDArray[np.float64]:
+    """As outcomes keep it: float64, with the one NaN that a database gives back."""
+    numbers = values.cpu().double().numpy()
+    return np.where(np.isnan(numbers), np.nan, numbers)
 
 
 def fetch_rows(job: Job, positions: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,7 +114,8 @@ def fetch_rows(job: Job, positions: Sequence[int]) -> tuple[Tensor, Tensor, Tens
     return x, labels.to(device), indices
 
 
-def _read_clean(job: Job, queries: Queries, x: Tensor, labels: Tensor) -> Tensor:
+def read_clean(job: Job, queries: Queries, x: Tensor, labels: Tensor) -> Tensor:
+    """The logits of clean images, in at least float32, or `InputError` where they make no sense."""
     logits = torch.cat([queries.logits(part) for part in x.split(job.batch_size)])
     logits = logits.to(numerics.compute_dtype(logits.dtype))
     if not bool(numerics.is_usable(logits).all()):
@@ -130,67 +142,46 @@ def targets_of(job: Job, positions: Sequence[int], logits: Tensor, labels: Tenso
 
 
 def _attack(
-    job: Job,
-    queries: Queries,
-    problem: Problem,
-    open_rows: Tensor,
-    outcomes: Outcomes,
-    tick: Callable[[int, int], None],
+    job: Job, queries: Queries, problem: Problem, attacked: Tensor, outcomes: Outcomes, tick: Callable[[int, int], None]
 ) -> Tensor:
-    """Every attack in turn on what the ones before it left standing; fills `outcomes`, returns the points."""
+    """Attack these rows; fills `outcomes`, returns the points."""
     adv = problem.x.clone()
-    closed, broken = len(problem) - int(open_rows.sum()), 0
+    rows = attacked.nonzero()[:, 0]
+    closed = len(problem) - len(rows)
     tick(closed, closed)
-    for stage, attack in enumerate(job.attacks):
-        rows = open_rows.nonzero()[:, 0]
-        if not len(rows):
-            break
-        last = stage == len(job.attacks) - 1
+    if len(rows):
         part = problem.take(rows)
-        part.stage = stage
-
-        def told(done: int, more: int, last: bool = last, broken: int = broken) -> None:
-            tick(closed + broken + (done if last else more), closed + broken + more)
-
         loop = Loop(
-            job.batch_size, job.mode, lambda claimed, these: verify(claimed, these, queries, job.batch_size), told
+            job.batch_size,
+            job.mode,
+            lambda claimed, these: verify(claimed, these, queries, job.batch_size),
+            lambda done, broken: tick(closed + done, closed + broken),
         )
-        if isinstance(attack, AutoAttack):
-            verdicts = attack.verdicts(part, queries, loop)
-        else:
-            verdicts = run(attack, part, queries, loop)
-        best = torch.from_numpy(_note(job, outcomes, rows.cpu().numpy(), part, verdicts, stage)).to(rows.device)
-        adv[rows[best]] = verdicts.adv[best]
-        broken += int(verdicts.fooled.sum())
-        open_rows[rows[verdicts.fooled]] = False
+        verdicts = job.attack.run(part, queries, loop)
+        adv[rows] = verdicts.adv
+        _note(outcomes, rows.cpu().numpy(), part, verdicts)
     return adv
 
 
-def _note(
-    job: Job, outcomes: Outcomes, rows: NDArray[np.int64], part: Problem, verdicts: Verdicts, stage: int
-) -> NDArray[np.bool_]:
-    """Fill in what this attack found; returns whose point is the best so far: a later attack may be the weaker."""
-    fooled, margin = verdicts.fooled.cpu().numpy(), verdicts.margin.cpu().double().numpy()
-    best = fooled | (margin > outcomes.margin[rows]) | (stage == 0)
+def _note(outcomes: Outcomes, rows: NDArray[np.int64], part: Problem, verdicts: Verdicts) -> None:
+    """Fill in what the attack found."""
+    fooled = verdicts.fooled.cpu().numpy()
     outcomes.fooled[rows] = fooled
-    outcomes.stage[rows[fooled]] = stage
-    outcomes.steps_used[rows] += verdicts.steps.cpu().numpy().astype(np.int32)
-    outcomes.adv_pred[rows[best]] = verdicts.prediction.cpu().numpy()[best]
-    outcomes.margin[rows[best]] = margin[best]
-    size = get_norm(job.threat.norm).size(verdicts.adv - part.x).cpu().double().numpy()
-    outcomes.size[rows[best]] = size[best]
-    zero, looks = verdicts.zero_grad.cpu().numpy(), np.maximum(verdicts.steps.cpu().numpy(), 1)
-    before = outcomes.marks[rows]
-    always = (zero >= looks) & ((before & Mark.ZERO_GRADIENT != 0) | (stage == 0))
-    ever = (zero > 0) | (before & (Mark.ZERO_GRADIENT | Mark.SOME_ZERO_GRADIENTS) != 0)
+    outcomes.stage[rows] = verdicts.stage.cpu().numpy()
+    steps = verdicts.steps.cpu().numpy()
+    outcomes.steps_used[rows] = steps
+    outcomes.adv_pred[rows] = verdicts.prediction.cpu().numpy()
+    outcomes.margin[rows] = _column(verdicts.margin)
+    outcomes.adv_gap[rows] = _column(verdicts.gap)
+    outcomes.size[rows] = _column(part.norm.size(verdicts.adv - part.x))
+    zero = verdicts.zero_grad.cpu().numpy()
     rising = ~fooled & ((verdicts.margin < 0) & (verdicts.rise >= -verdicts.margin / 2)).cpu().numpy()
-    outcomes.marks[rows] = (
-        (before & Mark.UNUSABLE_LOGITS)
-        | np.where(verdicts.unusable.cpu().numpy() > 0, Mark.UNUSABLE_LOGITS, 0)
-        | np.where(always, Mark.ZERO_GRADIENT, np.where(ever, Mark.SOME_ZERO_GRADIENTS, 0))
+    always = zero >= np.maximum(steps, 1)
+    outcomes.marks[rows] |= (
+        np.where(verdicts.unusable.cpu().numpy() > 0, Mark.UNUSABLE_LOGITS, 0)
+        | np.where(always, Mark.ZERO_GRADIENT, np.where(zero > 0, Mark.SOME_ZERO_GRADIENTS, 0))
         | np.where(rising, Mark.RISING, 0)
     )
-    return best
 
 
 def _ask_second(

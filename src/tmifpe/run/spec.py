@@ -56,6 +56,8 @@ class RunSpec:
     verify: str = "none"
     """The precision of the second opinion on every adversarial example, which marks the fragile ones."""
 
+    cut: str = ""
+
     def __post_init__(self) -> None:
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise InputError(f"seed must be a whole number in [0, 2^63), got {shown(self.seed)}")

@@ -1,4 +1,4 @@
-"""The attack is not believed: every claimed adversarial example is read again, in other company."""
+"""The attack is not believed: every claimed adversarial example is read again in a different batch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from torch import Tensor
 from tmifpe.attacks.queries import Queries
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
-from tmifpe.core.types import Threat
-from tmifpe.norms import get_norm
 
 
 def verify(adv: Tensor, problem: Problem, queries: Queries, batch_size: int) -> Tensor:
@@ -22,7 +20,7 @@ def verify(adv: Tensor, problem: Problem, queries: Queries, batch_size: int) -> 
     since a batch of one would be the composition it was claimed in.
     """
     order = torch.arange(len(adv) - 1, -1, -1, device=adv.device)
-    holds = inside(adv, problem.x, problem.threat)
+    holds = inside(adv, problem)
     for rows in order.split(batch_size):
         company = rows.repeat(2) if len(rows) == 1 else rows
         logits = queries.logits(adv[company])[: len(rows)]
@@ -41,12 +39,11 @@ def disagree(adv: Tensor, problem: Problem, queries: Queries, batch_size: int, f
     return differ
 
 
-def inside(adv: Tensor, x: Tensor, threat: Threat) -> Tensor:
-    """Whether each point is in the ball and the box, up to the rounding of its own dtype."""
-    norm = get_norm(threat.norm)
-    wide = torch.float32 if adv.device.type == "mps" else torch.float64
-    size = norm.size(adv.to(wide) - x.to(wide))
+def inside(adv: Tensor, problem: Problem) -> Tensor:
+    """Whether each point is in its ball and the box, up to the rounding of its own dtype."""
+    norm, threat, wide = problem.norm, problem.threat, numerics.wide_dtype(adv.device)
+    size = norm.size(adv.to(wide) - problem.x.to(wide))
     slack = norm.size(numerics.rounding_of(adv, threat)).to(wide)
     flat = adv.flatten(1)
     boxed = (flat >= threat.low).all(dim=1) & (flat <= threat.high).all(dim=1)
-    return boxed & (size <= threat.eps + slack)
+    return boxed & (size <= problem.eps.to(wide) + slack)

@@ -38,7 +38,7 @@ TABLES = (
         run INTEGER NOT NULL, position INTEGER NOT NULL,
         "index" INTEGER NOT NULL, label INTEGER NOT NULL, target INTEGER NOT NULL, clean_pred INTEGER NOT NULL,
         adv_pred INTEGER NOT NULL, fooled INTEGER NOT NULL, stage INTEGER NOT NULL, steps_used INTEGER NOT NULL,
-        margin REAL, size REAL, marks INTEGER NOT NULL, PRIMARY KEY (run, position)) WITHOUT ROWID""",
+        margin REAL, size REAL, marks INTEGER NOT NULL, clean_margin REAL, clean_gap REAL, adv_gap REAL, PRIMARY KEY (run, position)) WITHOUT ROWID""",
     "CREATE TRIGGER removed AFTER DELETE ON runs BEGIN DELETE FROM outcomes WHERE run = old.id; END",
 )
 

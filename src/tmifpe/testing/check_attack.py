@@ -6,7 +6,7 @@ __all__ = ["check_attack"]
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,20 +32,19 @@ def check_attack(attack: str | Attack | Callable[..., Attack], *, norms: Sequenc
 
     >>> check_attack("pgd(steps=10)", norms=["linf"])
     """
-    made = get_attack(attack) if isinstance(attack, str) else attack
-    made = cast(Attack, made() if isinstance(made, type) or not hasattr(made, "budget") else made)
+    made = get_attack(attack) if isinstance(attack, str) else attack if isinstance(attack, Attack) else attack()
     name = attack_spelling(made).partition("@")[0].partition("(")[0]
     if get_attack(attack_spelling(made)) != made or hash(made) != hash(get_attack(attack_spelling(made))):
         raise AssertionError(f"{name} is not read back from its own spelling, {attack_spelling(made)}")
     for norm in norms:
-        trial = _Trial(cast(Any, made), name, norm)
+        trial = _Trial(made, name, norm)
         for check in (_nothing, _feasible, _closed_form, _repeatable, _budget):
             check(trial)
 
 
 @dataclass(frozen=True)
 class _Trial:
-    attack: Any
+    attack: Attack
     name: str
     norm: str
 
@@ -84,29 +83,30 @@ def _feasible(trial: _Trial) -> None:
 def _closed_form(trial: _Trial) -> None:
     model, n = Linear(2), 32
     x, labels = examples_at(model, n, trial.norm, _FAR)
-    by_gradient = getattr(trial.attack, "needs_gradient", True)
+    by_gradient = trial.attack.needs_gradient
     trials = ((0.99, 0, 0), (1.01, n, n)) if by_gradient else ((0.99, 0, 0), (3.0, n // 2, n))
     for share, least, most in trials:
         adv = trial(model, x, labels, share * _FAR)
         broken = int((model(adv).argmax(dim=1) != labels).sum())
         if not least <= broken <= most:
             wanted = "none" if not most else f"all {n}" if least == n else f"at least {least}"
-            raise trial.fail(f"breaks {broken} of {n} examples at {share:g} of the exact distance, where {wanted} can be")
+            raise trial.fail(
+                f"breaks {broken} of {n} examples at {share:g} of the exact distance, where {wanted} can be"
+            )
 
 
 def _repeatable(trial: _Trial) -> None:
-    model, n = Linear(3), 11
+    model, n = Linear(3), 7
     x, labels = examples(model, n)
     eps = 0.004 if trial.norm == "linf" else 0.02
     whole = trial(model, x, labels, eps, seed=3)
     if not torch.equal(whole, trial(model, x, labels, eps, seed=3)):
         raise trial.fail("gives another answer when asked again with the same seed")
     verdicts = model(whole).argmax(dim=1) != labels
-    for batch_size in (1, 4):
-        cut = trial(model, x, labels, eps, seed=3, batch_size=batch_size)
-        if not torch.equal(model(cut).argmax(dim=1) != labels, verdicts):
-            raise trial.fail(f"gives other verdicts in batches of {batch_size}: draw random numbers by example index")
-    part = torch.tensor([7, 2, 9])
+    cut = trial(model, x, labels, eps, seed=3, batch_size=4)
+    if not torch.equal(model(cut).argmax(dim=1) != labels, verdicts):
+        raise trial.fail("gives other verdicts in batches of 4: draw random numbers by example index")
+    part = torch.tensor([5, 2, 6])
     alone = trial(model, x[part], labels[part], eps, seed=3, indices=part)
     if not torch.equal(model(alone).argmax(dim=1) != labels[part], verdicts[part]):
         raise trial.fail("gives other verdicts for some of the examples: draw random numbers by example index")
@@ -117,9 +117,9 @@ def _budget(trial: _Trial) -> None:
     x, labels = examples(model, 5)
     model.seen = 0
     trial(model, x, labels, 1e-6)
-    most = trial.attack.budget + 1  # the clean images may be looked at, too
+    most = trial.attack.budget.forwards
     if model.seen > most * len(x):
-        raise trial.fail(f"asks for {model.seen / len(x):g} looks per example, with a budget of {most - 1}")
+        raise trial.fail(f"asks the model {model.seen / len(x):g} times per example, with a budget of {most} forwards")
 
 
 class _Counting(Linear):

@@ -37,7 +37,7 @@ def check_loss(loss: AnyLoss) -> None:
         raise AssertionError(f"{name} is not read back from its own spelling, {spelling(found)}")
     for targeted in (False, True) if _takes_targets(found) else (False,):
         look = _Look(found, f"targeted {name}" if targeted else name, targeted)
-        for check in (_shape, _independence, _finite, _ties, _permutation, _direction):
+        for check in (_shape, _independence, _finite, _ties, _permutation, _direction, _targets):
             check(look)
 
 
@@ -164,6 +164,13 @@ def _direction(look: _Look) -> None:
         )
     if not bool((gain > 0).any()):
         raise AssertionError(f"{look.name}: ascending it leaves the margin {which} as it is on all {len(z)} examples")
+
+
+def _targets(look: _Look) -> None:
+    z, labels, targets = _rows(12, seed=5)
+    others = (torch.maximum(labels, targets) + 1) % _CLASSES
+    if look.targeted and torch.equal(look(z, labels, targets)[1], look(z, labels, others)[1]):
+        raise AssertionError(f"{look.name} is the same for every target; use the targets or do not take them")
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

@@ -1,0 +1,129 @@
+"""What an attack is: a frozen dataclass of plain values that turns a problem into verdicts."""
+
+from __future__ import annotations
+
+__all__ = ["Attack", "Budget", "check_box"]
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tmifpe.attacks.frozen import dtype_of, frozen
+from tmifpe.attacks.loop import Loop, Verdicts
+from tmifpe.attacks.queries import Queries
+from tmifpe.attacks.rows import Problem
+from tmifpe.core import numerics
+from tmifpe.core.errors import InputError, shown
+from tmifpe.core.types import Classifier, Model, Threat
+from tmifpe.norms import get_norm
+
+_FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+class Budget(NamedTuple):
+    """What an attack may ask of the model for one example, at most; verification comes on top."""
+
+    forwards: int
+    backwards: int
+
+
+class Attack(ABC):
+    """A frozen dataclass with a `name`; everything that changes during an attack is in its own local state.
+
+    Attacks that move step by step inherit from `Stepwise` and write `init`, `objective` and `step`; any other
+    writes `run`.
+    """
+
+    name: ClassVar[str]
+    needs_gradient: ClassVar[bool] = True
+    """Whether it looks at gradients; one that does not pays for no backward pass."""
+    costly: ClassVar[bool] = False
+    """Costs as much as dozens of others, so that a comparison over seeds measures it at the first one only."""
+
+    @property
+    @abstractmethod
+    def budget(self) -> Budget:
+        """Forward and backward passes per example, at most."""
+
+    @abstractmethod
+    def run(self, problem: Problem, queries: Queries, loop: Loop) -> Verdicts:
+        """A verdict for every example of the problem, in its order. `loop` says how many rows a batch has, who
+        verifies a claimed success and who is told of progress."""
+
+    def check(self, threat: Threat, *, targeted: bool = False, eot: int = 1) -> None:  # noqa: ARG002
+        """`InputError` where this attack is not defined: said before anything is computed."""
+        get_norm(threat.norm)
+
+    @property
+    def together(self) -> int | None:
+        """How many examples it must be given at a time, where its answer depends on that; None where it does not."""
+        return None
+
+    @property
+    def stages(self) -> tuple[Attack, ...]:
+        """The attacks that it runs in turn; itself, unless it is a sequence."""
+        return (self,)
+
+    @torch.inference_mode(False)  # an attack needs gradients, wherever it is called
+    def __call__(
+        self,
+        model: Model | Classifier,
+        x: Tensor,
+        labels: Tensor,
+        threat: Threat,
+        *,
+        targets: Tensor | None = None,
+        seed: int = 0,
+        indices: Tensor | None = None,
+        batch_size: int = 256,
+    ) -> Tensor:
+        """Attack a batch and return, for every example, the strongest point found (largest margin)."""
+        problem = _checked(x, labels, threat, targets, seed, indices)
+        self.check(threat, targeted=targets is not None)
+        network: Model = model.module if isinstance(model, Classifier) else model  # its parameters say device and dtype
+        with frozen(network) as still:
+            queries = Queries(still, dtype_of(network) or x.dtype)
+            return self.run(problem, queries, Loop(batch_size, "strongest")).adv.to(x.dtype)
+
+
+def check_box(x: Tensor, threat: Threat) -> None:
+    """`InputError` for images that are not in the threat's box, where no attack could have begun."""
+    if not bool(((x >= threat.low) & (x <= threat.high)).all()):
+        raise InputError(
+            f"images must lie in [{threat.low}, {threat.high}]; normalisation belongs inside the model, not in the data"
+        )
+
+
+def _checked(
+    x: Tensor, labels: Tensor, threat: Threat, targets: Tensor | None, seed: int, indices: Tensor | None
+) -> Problem:
+    if not isinstance(threat, Threat):
+        raise InputError(f"the threat must be a Threat, e.g. Threat('linf', 8/255), got {type(threat).__name__}")
+    if not isinstance(x, Tensor):
+        raise InputError(f"x must be a tensor, got {type(x).__name__}")
+    usual = x.dtype in _FLOATING and x.layout is torch.strided and not x.is_meta
+    if not usual or x.dim() < 2 or not x.numel():
+        what = f"{x.dtype} of shape {tuple(x.shape)}"
+        raise InputError(f"x must be a floating tensor (n, ...) with values, not empty, got {what}")
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise InputError(f"seed must be a whole number in [0, 2^63), got {shown(seed)}")
+    # Half-precision images are moved in float32; the model sees them in its own dtype.
+    x = x.to(numerics.compute_dtype(x.dtype))
+    check_box(x, threat)
+    positions = torch.arange(len(x)) if indices is None else indices
+    whole = {"labels": labels, "indices": positions} | ({} if targets is None else {"targets": targets})
+    moved = {name: _whole(name, numbers, len(x)).to(x.device).clone() for name, numbers in whole.items()}
+    return Problem(x.detach().clone(), moved["labels"], moved.get("targets"), moved["indices"], threat, seed)
+
+
+def _whole(name: str, numbers: Any, n: int) -> Tensor:
+    try:
+        found = torch.as_tensor(numbers)
+        if found.shape == (n,) and found.dtype in _WHOLE and int(found.to(torch.int64).min()) >= 0:
+            return found.to(torch.int64)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        pass
+    raise InputError(f"{name} must be {n} whole numbers of at least 0, got {shown(numbers)}")

@@ -1,0 +1,117 @@
+"""Several attacks in turn, each on what the ones before it left standing: an attack like any other."""
+
+from __future__ import annotations
+
+__all__ = ["Sequence", "as_attack"]
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from tmifpe.attacks.attack import Attack, Budget
+from tmifpe.attacks.loop import Loop, Verdicts
+from tmifpe.attacks.queries import Queries
+from tmifpe.attacks.rows import Problem
+from tmifpe.core.errors import InputError, shown
+from tmifpe.core.types import Threat
+from tmifpe.norms import column
+
+
+@dataclass(frozen=True)
+class Sequence(Attack):
+    """Runs its stages in order; an example that is broken is never attacked again. Spelled `pgd(loss=ce)+gama`.
+
+    >>> from tmifpe.attacks import PGD, GAMA
+    >>> Sequence((PGD(steps=10), GAMA(steps=20))).budget
+    Budget(forwards=33, backwards=30)
+    """
+
+    attacks: tuple[Attack, ...]
+
+    name: ClassVar[str] = "sequence"
+
+    def __post_init__(self) -> None:
+        flat = tuple(stage for attack in self.attacks for stage in attack.stages)
+        if not flat:
+            raise InputError("a sequence needs at least one attack")
+        object.__setattr__(self, "attacks", flat)
+
+    @property
+    def stages(self) -> tuple[Attack, ...]:
+        return self.attacks
+
+    @property
+    def needs_gradient(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return any(stage.needs_gradient for stage in self.attacks)
+
+    @property
+    def costly(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return any(stage.costly for stage in self.attacks)
+
+    @property
+    def together(self) -> int | None:
+        sizes = [stage.together for stage in self.attacks if stage.together is not None]
+        return min(sizes) if sizes else None
+
+    @property
+    def budget(self) -> Budget:
+        spent = [stage.budget for stage in self.attacks]
+        return Budget(sum(one.forwards for one in spent), sum(one.backwards for one in spent))
+
+    def check(self, threat: Threat, *, targeted: bool = False, eot: int = 1) -> None:
+        for stage in self.attacks:
+            stage.check(threat, targeted=targeted, eot=eot)
+
+    def run(self, problem: Problem, queries: Queries, loop: Loop) -> Verdicts:
+        total: Verdicts | None = None
+        rows = torch.arange(len(problem), device=problem.labels.device)
+        for number, stage in enumerate(self.attacks):
+            if not len(rows):
+                break
+            part = problem.take(rows)
+            part.stage = problem.stage + number
+            broken, last = len(problem) - len(rows), number == len(self.attacks) - 1
+
+            def told(done: int, more: int, last: bool = last, broken: int = broken) -> None:
+                loop.tick(broken + (done if last else more), broken + more)
+
+            found = stage.run(part, queries, replace(loop, tick=told))
+            found.stage = torch.where(found.fooled, number, -1)
+            if total is None:
+                total = found
+            else:
+                total.put(rows, _joined(total.take(rows), found))
+            rows = rows[~found.fooled]
+        assert total is not None  # noqa: S101 - there is at least one stage, and a problem has rows
+        return total
+
+
+def as_attack(attacks: Iterable[Attack]) -> Attack:
+    """One attack as it is, several as a sequence."""
+    several = tuple(attacks)
+    for attack in several:
+        if not isinstance(attack, Attack):
+            raise InputError(f"an attack must be a name or, say, PGD(steps=100), got {shown(attack)}")
+    return several[0] if len(several) == 1 else Sequence(several)
+
+
+def _joined(before: Verdicts, now: Verdicts) -> Verdicts:
+    """What two stages found on the same rows: the later one decides, the stronger point is kept, costs add up."""
+    better = now.fooled | (now.margin > before.margin)
+    kept = {
+        name: torch.where(column(better, new), new, getattr(before, name))
+        for name, new in ((name, getattr(now, name)) for name in ("prediction", "margin", "gap", "adv", "best"))
+    }
+    summed = {name: getattr(before, name) + getattr(now, name) for name in ("steps", "unusable", "zero_grad")}
+    # A stage that saw a gradient, if only at the look that broke the example, says that not all of them were zero.
+    seen = _saw_gradient(before) | _saw_gradient(now)
+    most = summed["steps"].clamp(min=1) - 1
+    summed["zero_grad"] = torch.where(seen, torch.minimum(summed["zero_grad"], most), summed["zero_grad"])
+    return replace(now, **kept, **summed)
+
+
+def _saw_gradient(verdicts: Verdicts) -> Tensor:
+    return verdicts.zero_grad < verdicts.steps.clamp(min=1)

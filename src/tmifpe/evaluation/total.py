@@ -1,0 +1,50 @@
+"""What the finished shards of a run add up to, and the arithmetic of its progress bar."""
+
+from __future__ import annotations
+
+__all__ = ["Total"]
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tmifpe.attacks import Tally
+from tmifpe.run.outcomes import Outcomes
+from tmifpe.run.result import Progress
+from tmifpe.run.shard import ShardResult
+from tmifpe.run.spec import Plan
+
+
+class Total:
+    def __init__(self, plan: Plan, keep_adv: bool, progress: Callable[[Progress], None]) -> None:
+        self.plan, self.n, self.keep_adv, self.progress = plan, plan.n, keep_adv, progress
+        # One table for all, filled in place: many small arrays that stay would keep the heap from shrinking.
+        self.outcomes = Outcomes.blank(plan.n)
+        self.adv: dict[int, Tensor] = {}
+        self.shards: set[int] = set()
+        self.tally = Tally()
+        self.done = self.robust = 0
+        self.seconds = 0.0
+
+    def missing(self) -> list[int]:
+        return [shard for shard in range(len(self.plan)) if shard not in self.shards]
+
+    def add(self, shard: ShardResult) -> None:
+        self.shards.add(shard.shard)
+        self.outcomes.put(self.plan.positions(shard.shard), shard.outcomes)
+        self.seconds += shard.seconds
+        self.tally = self.tally + shard.tally
+        self.done += len(shard.outcomes)
+        self.robust += int(shard.outcomes.robust.sum())
+        if self.keep_adv and shard.adv is not None:
+            self.adv[shard.shard] = shard.adv.cpu()
+        self.progress(Progress(self.n, self.done, self.robust, self.done - self.robust))
+
+    def tick(self, done: int, wrong: int) -> None:
+        """Within a shard: `done` of its examples have a verdict, `wrong` of them are misclassified or broken."""
+        robust = self.robust + done - wrong
+        self.progress(Progress(self.n, self.done + done, robust, self.done - self.robust + wrong))
+
+    def joined_adv(self) -> Tensor | None:
+        return torch.cat([self.adv[shard] for shard in sorted(self.adv)]) if self.adv else None

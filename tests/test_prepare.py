@@ -1,0 +1,133 @@
+"""A run prepared once, cut by what is asked: counted forwards, cuts that no clock decides, randomised models."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import tmifpe
+from tests.linear import Linear, examples
+from tests.masked import Honest, Wrapped, images, noise
+from tmifpe import PGD, InputError, Threat
+from tmifpe.attacks import get_attack
+from tmifpe.evaluation.prepare import prepare
+from tmifpe.run.plan import make_plan
+from tmifpe.run.request import EvaluateOptions, Request
+
+THREAT = Threat("linf", 0.05)
+LOSSES = ["ce", "ce-margin", "cw", "dlr", "mifpe", "tmifpe"]
+
+
+def labelled(n: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
+    x = images(n)
+    return x, Honest()(x).argmax(dim=1)
+
+
+class Counted(nn.Module):
+    """A model that remembers how many images it was shown, and how often it saw a given one."""
+
+    def __init__(self, inner: nn.Module, watched: torch.Tensor) -> None:
+        super().__init__()
+        self.inner = inner
+        self.images = 0
+        self.clean = 0
+        self.watched = watched
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.images += len(x)
+        self.clean += int((x == self.watched).flatten(1).all(dim=1).sum())
+        return self.inner(x)
+
+
+def test_compare_reads_clean_images_and_checks_the_model_once():
+    inner = Linear(5, seed=4)
+    x, y = examples(inner, 200)
+    model, threat = Counted(inner, x[150]).double(), Threat("linf", 0.002)
+    tmifpe.compare(model, (x, y), threat, LOSSES, PGD(steps=5), checks=False)
+    assert model.clean == 1
+    model.images = 0
+    row = tmifpe.compare(model, (x, y), threat, LOSSES, PGD(steps=5))
+    first, *others = [runs[0] for runs in row.results.values()]
+    assert all(other.check_forwards < first.check_forwards for other in others)
+    counted = sum(run.tally.forwards + run.check_forwards for run in (first, *others))
+    assert model.images == counted + 16  # eight images are read twice to see whether the model draws
+    for loss in LOSSES:  # and each column is what evaluate finds alone
+        alone = tmifpe.evaluate(inner, (x, y), threat, PGD(loss=loss, steps=5))
+        assert (alone.outcomes.fooled == row.results[loss][0].outcomes.fooled).all()
+        assert {flag.name for flag in alone.flags} == {flag.name for flag in row.results[loss][0].flags}
+
+
+def test_several_attacks_and_seeds_on_one_prepared_model():
+    model = Linear(5, seed=4)
+    x, y = examples(model, 40)
+    with prepare(model, (x, y), Threat("linf", 0.002), Request(checks=False)) as ready:
+        one = ready.run(PGD(steps=5))
+        two = ready.run(PGD(loss="cw", steps=5), seed=3)
+    assert (one.spec.seed, two.spec.seed) == (0, 3)
+    alone = tmifpe.evaluate(model, (x, y), Threat("linf", 0.002), PGD(loss="cw", steps=5), seed=3, checks=False)
+    assert (alone.outcomes.fooled == two.outcomes.fooled).all()
+
+
+def test_the_cut_is_the_same_on_a_slow_and_a_fast_machine(monkeypatch):
+    x, y = labelled()
+    fast = tmifpe.evaluate(Honest(), (x, y), THREAT, PGD(steps=3), checks=False)
+    clock = time.perf_counter
+
+    class Slow(Honest):
+        def forward(self, x):
+            time.sleep(0.01)
+            return super().forward(x)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: 1000 * clock())
+    slow = tmifpe.evaluate(Slow(), (x, y), THREAT, PGD(steps=3), checks=False)
+    assert slow.plan == fast.plan
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 224, 224), (3, 1024, 1024)])
+@pytest.mark.parametrize("attack", ["fgsm", "pgd", "pgd(steps=1000)", "gama"])
+def test_shards_are_a_few_batches_and_never_larger_than_memory(shape, attack):
+    plan = make_plan(10**6, shape, get_attack(attack))
+    values = torch.Size(shape).numel()
+    assert plan.shard_size % plan.batch_size == 0
+    assert plan.shard_size <= 2**13
+    assert plan.shard_size == plan.batch_size or plan.shard_size * values <= 2**24
+    assert make_plan(3, shape, get_attack(attack)).shard_size == 3
+
+
+def test_given_sizes_are_kept():
+    assert make_plan(1000, (1, 28, 28), PGD(), batch_size=7, shard_size=30).shard_size == 30
+    assert make_plan(1000, (1, 28, 28), PGD(), batch_size=7).batch_size == 7
+    assert make_plan(1000, (1, 28, 28), get_attack("autoattack")).shard_size == 250
+
+
+def test_a_randomised_model_cut_otherwise_is_another_run(tmp_path):
+    """Its draws belong to batches, so that the cut is part of the answer, and of the key."""
+    asked = {"limit": 48, "store": tmp_path, "checks": False}
+    attack = PGD(steps=3)
+    first = tmifpe.evaluate(Wrapped(noise), labelled(), THREAT, attack, shard_size=16, **asked)
+    again = tmifpe.evaluate(Wrapped(noise), labelled(), THREAT, attack, shard_size=16, **asked)
+    other = tmifpe.evaluate(Wrapped(noise), labelled(), THREAT, attack, shard_size=24, **asked)
+    assert again.resumed == len(again.outcomes) == len(first.outcomes)
+    assert other.resumed == 0
+    assert first.spec.key() == again.spec.key() != other.spec.key()
+
+
+def test_a_model_that_draws_nothing_has_one_key_whatever_the_cut(tmp_path):
+    asked = {"limit": 32, "store": tmp_path, "checks": False}
+    first = tmifpe.evaluate(Honest(), labelled(), THREAT, PGD(steps=3), shard_size=16, **asked)
+    again = tmifpe.evaluate(Honest(), labelled(), THREAT, PGD(steps=3), shard_size=8, **asked)
+    assert again.resumed == len(first.outcomes)
+
+
+def test_every_option_is_declared_for_the_editor():
+    assert set(EvaluateOptions.__annotations__) == set(Request.__dataclass_fields__)
+
+
+def test_an_unknown_option_is_named():
+    with pytest.raises(InputError, match="did you mean 'limit'"):
+        tmifpe.evaluate(Honest(), labelled(), THREAT, limitt=3)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(InputError, match="unknown option of compare 'sedes'"):
+        tmifpe.compare(Honest(), labelled(), THREAT, ["ce"], sedes=(1,))  # pyright: ignore[reportCallIssue]
