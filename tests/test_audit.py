@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import mpmath
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from typer.testing import CliRunner
 
 import tmifpe
@@ -22,6 +25,7 @@ from tmifpe.audits.gradient_errors import Finding, Quantiles, Side, compare_grad
 from tmifpe.audits.reference_gradient import pinned, reference_gradient
 from tmifpe.cli import app
 from tmifpe.losses import get_loss
+from tmifpe.losses.ce import CE
 from tmifpe.theory.formats import FORMATS
 
 mp = mpmath.mp.clone()
@@ -193,6 +197,46 @@ def test_errors_of_known_gradients() -> None:
     assert m.zero.tolist() == [False, True, False, False, False]
     assert m.flat.tolist() == [False, False, False, True, False]
     assert m.nonfinite.tolist() == [False, False, False, False, True]
+
+
+# Losses from outside ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mine(CE):
+    """Cross-entropy under another name."""
+
+    name: ClassVar[str] = "mine"
+
+
+def plain_ce(logits: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(logits, labels, reduction="none")
+
+
+@pytest.mark.parametrize("gap", [25.0, 120.0, 800.0])
+def test_a_loss_is_audited_by_its_own_reference_whatever_its_name(gap: float) -> None:
+    model, x, y = saturated(gap)
+    found = tmifpe.audit(model, (x, y), ["ce", Mine], ["fp32"])
+    ce, mine = found.findings
+    assert mine == dataclasses.replace(ce, loss=mine.loss)
+    assert mine.label_lost == 1.0
+    assert not any("reference gradient" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("gap", [25.0, 120.0, 800.0])
+def test_a_reference_that_has_vanished_proves_nothing(gap: float) -> None:
+    """In float64 the label's part of a plain function's gradient is 0 from a gap of 37 on, all of it from 745 on."""
+    model, x, y = saturated(gap)
+    found = tmifpe.audit(model, (x, y), [plain_ce, "tmifpe"], ["fp32"])
+    plain = found.findings[0]
+    assert plain.label_lost == 1.0
+    assert plain.logits.flat == plain.input.flat == 0.0
+    assert (plain.logits.zero, plain.input.zero) == ((1.0, 1.0) if gap > 100 else (0.0, 0.0))
+    assert not plain.sound
+    assert "use tmifpe" in found.advice[0]
+    said = [note for note in found.notes if "plain_ce" in note]
+    assert len(said) == (gap > 37)
+    assert all("on 6 of the correctly classified examples" in note for note in said)
 
 
 # Precisions that a model cannot run in -----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tmifpe.core.errors import InputError, ModelError, first_line, is_out_of_memory
 from tmifpe.core.types import Model
+from tmifpe.losses.loss import as_values
 
 Objective: TypeAlias = Callable[[Tensor], Tensor]
 """From logits (n, K) to one value per example (n,), which the attacker ascends."""
@@ -76,13 +77,13 @@ class Queries:
         """Logits and value without a gradient, for attacks that need none."""
         logits = self.logits(x)
         with torch.no_grad():
-            return Evaluated(logits, _as_values(objective(logits), logits))
+            return Evaluated(logits, as_values(objective(logits), logits))
 
     def _look_once(self, x: Tensor, objective: Objective) -> tuple[Tensor, Tensor, Tensor]:
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
             logits = self._ask(leaf)
-            value = _as_values(objective(logits), logits)
+            value = as_values(objective(logits), logits)
             if not logits.requires_grad:
                 return logits, value, torch.zeros_like(x)
             with _failing_clearly(len(x)):
@@ -115,20 +116,6 @@ def _failing_clearly(n: int) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         raise ModelError(f"the model failed on {n} images: {type(error).__name__}: {first_line(error)}") from error
-
-
-def _as_values(output: object, logits: Tensor) -> Tensor:
-    """What an objective returned, if it is one value for each row of logits; a mean would be taken for a sum."""
-    n = len(logits)
-    if not isinstance(output, Tensor) or output.shape != (n,):
-        what = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-        raise InputError(
-            f"for {n} examples a loss must return a tensor of shape ({n},), got {what}; return one value per example, "
-            "e.g. with reduction='none'"
-        )
-    if logits.requires_grad and not output.requires_grad:
-        raise InputError("what the loss returns has no gradient: do not detach it or compute it under torch.no_grad()")
-    return output
 
 
 def as_logits(output: object, n: int) -> Tensor:

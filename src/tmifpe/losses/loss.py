@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Loss", "aim_of", "check_classes", "keep_usable", "positive"]
+__all__ = ["Loss", "aim_of", "as_values", "check_classes", "keep_usable", "positive"]
 
 import sys
 from typing import ClassVar, Protocol
@@ -70,6 +70,20 @@ def _check_whole(name: str, classes: Tensor, n: int, most: int) -> None:
         low, high = torch.aminmax(classes)
         if int(low) < 0 or int(high) >= most:
             raise InputError(f"{name} must be classes from 0 to {most - 1}, got {int(low)} to {int(high)}")
+
+
+def as_values(output: object, logits: Tensor) -> Tensor:
+    """What a loss returned, if it is one value for each row of logits; a mean would be taken for a sum."""
+    n = len(logits)
+    if not isinstance(output, Tensor) or output.shape != (n,):
+        what = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+        raise InputError(
+            f"for {n} examples a loss must return a tensor of shape ({n},), got {what}; return one value per example, "
+            "e.g. with reduction='none'"
+        )
+    if logits.requires_grad and not output.requires_grad:
+        raise InputError("what the loss returns has no gradient: do not detach it or compute it under torch.no_grad()")
+    return output
 
 
 def aim_of(labels: Tensor, targets: Tensor | None) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tmifpe.core.numerics import rival
+from tmifpe.losses.loss import as_values
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def gradient(loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: T
     """d loss / d logits as autograd gives it, in the dtype of the logits."""
     with torch.enable_grad():
         leaf = logits.detach().requires_grad_()
-        return torch.autograd.grad(loss(leaf, labels).sum(), leaf)[0]
+        return torch.autograd.grad(as_values(loss(leaf, labels), leaf).sum(), leaf)[0]
 
 
 def own_reference(loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor) -> ReferenceGradient:

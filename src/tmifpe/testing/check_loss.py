@@ -69,7 +69,7 @@ def _takes_targets(loss: Loss) -> bool:
 
 
 def _rows(n: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits, labels and targets: every other label on top with the target behind it, the others the other way round."""
+    """Logits, labels and targets: the label leads and the target is second, in every other row the reverse."""
     generator = torch.Generator().manual_seed(seed)
     z = torch.randn(n, _CLASSES, generator=generator, dtype=torch.float64).to(dtype)
     order = z.argsort(dim=1, descending=True)
