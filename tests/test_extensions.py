@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,15 @@ from typer.testing import CliRunner
 import tmifpe
 from tests.stores import environment
 from tmifpe import InputError
-from tmifpe.attacks import ATTACKS, attack_spelling, get_attack
+from tmifpe.attacks import ATTACKS, Budget, Problem, attack_spelling, get_attack
 from tmifpe.cli import app
 from tmifpe.core.code_stamp import code_stamp
 from tmifpe.data import load_data
 from tmifpe.losses import LOSSES, get_loss, spelling
 from tmifpe.models import load_model
-from tmifpe.norms import NORMS
+from tmifpe.norms import NORMS, Ball, column
+from tmifpe.norms.l2 import L2
+from tmifpe.norms.linf import Linf
 from tmifpe.testing import check_attack, check_loss, check_norm
 
 PLUGIN = Path(__file__).resolve().parent / "plugin"
@@ -146,9 +149,7 @@ def test_a_package_keeps_the_contracts(plugin: None) -> None:
 def test_a_broken_entry_harms_nobody_else(plugin: None) -> None:
     assert "broken-norm" in list(NORMS)
     assert NORMS.get("half-linf").name == "half-linf"
-    with pytest.raises(
-        InputError, match=r"norm 'broken-norm' of tmifpe-hinge 0\.1 does not import"
-    ):
+    with pytest.raises(InputError, match=r"norm 'broken-norm' of tmifpe-hinge 0\.1 does not import"):
         NORMS.get("broken-norm")
 
 
@@ -503,3 +504,116 @@ def test_check_loss_says_what_it_saw(loss: Any, saw: str) -> None:
     with pytest.raises(AssertionError, match=saw) as caught:
         check_loss(loss)
     assert "\n" not in str(caught.value)
+
+
+@dataclass(frozen=True)
+class Unseeded(tmifpe.PGD):
+    def start(self, problem: Problem, restart: int) -> Tensor:
+        return problem.norm.project(problem.x + 0.01 * torch.rand_like(problem.x), problem.ball)
+
+
+@dataclass(frozen=True)
+class Escaping(tmifpe.PGD):
+    def __call__(self, model: Any, x: Tensor, labels: Tensor, threat: tmifpe.Threat, **options: Any) -> Tensor:
+        return x + 1.01 * (super().__call__(model, x, labels, threat, **options) - x)
+
+
+@dataclass(frozen=True)
+class Shifting(tmifpe.PGD):
+    def __call__(self, model: Any, x: Tensor, labels: Tensor, threat: tmifpe.Threat, **options: Any) -> Tensor:
+        return super().__call__(model, x, labels, threat, **options) + 0.01
+
+
+@dataclass(frozen=True)
+class Overwriting(tmifpe.PGD):
+    def __call__(self, model: Any, x: Tensor, labels: Tensor, threat: tmifpe.Threat, **options: Any) -> Tensor:
+        adv = super().__call__(model, x, labels, threat, **options)
+        return x.copy_(adv)
+
+
+@dataclass(frozen=True)
+class Understating(tmifpe.PGD):
+    @property
+    def budget(self) -> Budget:
+        return Budget(3, 3)
+
+
+@dataclass(frozen=True)
+class ByBatch(tmifpe.PGD):
+    """Only the first example of a batch is attacked."""
+
+    def start(self, problem: Problem, restart: int) -> Tensor:
+        return problem.x.clone()
+
+    def step(self, problem: Problem, state: Any, evaluated: Any) -> Any:
+        moved = super().step(problem, state, evaluated)
+        moved.x[1:] = problem.x[1:]
+        return moved
+
+
+@pytest.mark.parametrize(
+    ("attack", "saw"),
+    [
+        (Unseeded(steps=3), "gives another answer when asked again with the same seed"),
+        (Escaping(steps=10), "leaves the"),
+        (Shifting(steps=3), "moves images by 0.01 at eps = 0"),
+        (Overwriting(steps=10), "overwrites the images"),
+        (Understating(steps=10), "asks the model 11 times per example, with a budget of 3 forwards"),
+        (tmifpe.PGD(steps=1, step_size=0.01, random_start=False), "breaks 0 of 32 examples at 1.01 of the exact"),
+        (ByBatch(steps=5), "breaks 1 of 32 examples at 1.01"),
+    ],
+)
+def test_check_attack_says_what_it_saw(attack: Any, saw: str) -> None:
+    with pytest.raises(AssertionError, match=saw):
+        check_attack(attack)
+
+
+class Averaged(Linf):
+    def size(self, delta: Tensor) -> Tensor:
+        return super().size(delta).mean().expand(len(delta))
+
+
+class Clipped(L2):
+    """Scaled into the ball, then clipped to the box: feasible, but not nearest."""
+
+    def project(self, adv: Tensor, ball: Ball) -> Tensor:
+        way = adv - ball.x
+        return ball.boxed(ball.x + column((ball.eps / self.size(way)).clamp(max=1.0), way) * way)
+
+
+class Roomy(Linf):
+    def region(self, ball: Ball) -> Tensor:
+        return super().region(replace(ball, eps=1.5 * ball.eps))
+
+
+class Blunt(L2):
+    """The steepest direction of another norm, at unit length."""
+
+    def direction(self, grad: Tensor) -> Tensor:
+        return super().direction(torch.sign(grad))
+
+
+class Unnormalised(L2):
+    def direction(self, grad: Tensor) -> Tensor:
+        return grad
+
+
+class Crowded(Linf):
+    def start(self, ball: Ball, seed: int, indices: Tensor, stage: int, restart: int) -> Tensor:
+        return super().start(ball, seed, torch.arange(len(indices)), stage, restart)
+
+
+@pytest.mark.parametrize(
+    ("norm", "saw"),
+    [
+        (Averaged, "measures an example differently among others"),
+        (Clipped, "projects to a point that is not the nearest"),
+        (Roomy, "projects outside the ball"),
+        (Blunt, "has a direction that is not the steepest"),
+        (Unnormalised, "has a steepest direction of size"),
+        (Crowded, "starts elsewhere among other examples"),
+    ],
+)
+def test_check_norm_says_what_it_saw(norm: Any, saw: str) -> None:
+    with pytest.raises(AssertionError, match=saw):
+        check_norm(norm)

@@ -99,19 +99,19 @@ def _projection(trial: _Trial) -> None:
 
 
 def _nearest(trial: _Trial) -> None:
-    """Against random feasible points, and points a little along towards them."""
+    """Against feasible points further along, random ones, and points a little towards them."""
     ball = _ball()
     wild = ball.x + _noise(3)
     point = trial.norm.project(wild, ball)
     best = (wild - point).flatten(1).norm(dim=1)
-    for seed in range(50):
-        other = _scaled_into(trial, ball, torch.rand(ball.x.shape, generator=torch.Generator().manual_seed(seed)))
+    further = [ball.boxed(point.lerp(wild, share)) for share in (0.1, 0.3, 1.0)]
+    drawn = [torch.rand(ball.x.shape, generator=torch.Generator().manual_seed(seed)) for seed in range(50)]
+    for other in [*further, *drawn]:
+        feasible = _scaled_into(trial, ball, other)
         for share in (1.0, 0.1, 0.01):
-            nearer = best - (wild - point.lerp(other, share)).flatten(1).norm(dim=1)
+            nearer = best - (wild - point.lerp(feasible, share)).flatten(1).norm(dim=1)
             if bool((nearer > 1e-9).any()):
-                raise trial.fail(
-                    f"projects to a point that is not the nearest: another is nearer by {nearer.max():.3g}"
-                )
+                raise trial.fail(f"projects to a point that is not the nearest: one is nearer by {nearer.max():.3g}")
 
 
 def _scaled_into(trial: _Trial, ball: Ball, other: Tensor) -> Tensor:
