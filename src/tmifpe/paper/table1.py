@@ -1,4 +1,4 @@
-"""The paper's Table 1, measured again: every row whose weights are at hand, beside what is printed."""
+"""The paper's Table 1, measured again: every row whose weights are available, next to the printed values."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class MeasuredRow:
             "model": first.spec.model,
             "data": first.spec.data,
             "seeds": list(self.comparison.seeds),
-            "clean": _beside(self.comparison.clean_accuracy, row.printed["clean"]),
+            "clean": _next_to(self.comparison.clean_accuracy, row.printed["clean"]),
             "columns": {name: self._column(self.comparison, name) for name in self.comparison.results},
             "spread": self.comparison.spread,
             "pairs": [vars(pair) | {"differs": pair.differs} for pair in self.comparison.pairs()],
@@ -74,7 +74,7 @@ class MeasuredRow:
     def _column(self, comparison: Comparison, name: str) -> dict[str, Any]:
         runs = comparison.results[name]
         values = comparison.accuracies(name)
-        return _beside(comparison.mean(name), printed_value(self.row, name)) | {
+        return _next_to(comparison.mean(name), printed_value(self.row, name)) | {
             "interval": list(comparison.interval(name)),
             "values": values,
             "min": min(values),
@@ -120,7 +120,7 @@ def printed_value(row: PaperRow, column: str) -> float | None:
     return row.printed.get(name) if not options or name in ("gama", "autoattack") else None
 
 
-def _beside(measured: float, printed: float | None) -> dict[str, float | None]:
+def _next_to(measured: float, printed: float | None) -> dict[str, float | None]:
     difference = None if printed is None else round(measured - printed, 6)
     return {"measured": measured, "printed": printed, "difference": difference}
 
@@ -129,7 +129,7 @@ def _some_images(comparison: Comparison) -> str:
     spec = next(iter(comparison.results.values()))[0].spec
     if spec.n == spec.total:
         return ""
-    return f"These are {spec.n} of {spec.total} images; their choice is a part of the difference to the printed."
+    return f"These are {spec.n} of {spec.total} images; their choice is part of the difference from the printed value."
 
 
 def _other_weights(row: PaperRow, comparison: Comparison) -> str:
