@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all one needs; everything runs in .venv, which they create on first use.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow fuzz lint types format constraints clean
+.PHONY: help setup demo test test-portable test-slow fuzz lint types format constraints clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -14,7 +14,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## create .venv with the package, its extras and the test tools, pinned by constraints.txt
 
@@ -35,6 +35,9 @@ demo: setup ## the bundled models under all losses: a table, a figure, and what 
 
 test: setup ## the tests (a few minutes)
 	@$(PYTEST) -m 'not slow'
+
+test-portable: setup ## the numerical tests, as other processors would compute (a few minutes)
+	@$(BIN)/python scripts/test_portable.py
 
 test-slow: setup ## full rows, killed runs, long fuzzing, memory
 	@$(PYTEST) -m slow

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import tmifpe
 from tmifpe.run.outcomes import Outcomes
@@ -60,7 +62,7 @@ def killed_after(examples: int) -> Callable[[Progress], None]:
 def same(a: Result, b: Result) -> bool:
     """Outcome by outcome, to the last bit."""
     return all(
-        np.array_equal(getattr(a.outcomes, name), getattr(b.outcomes, name), equal_nan=name in ("margin", "size"))
+        np.array_equal(getattr(a.outcomes, name), getattr(b.outcomes, name), equal_nan=True)
         for name in Outcomes.columns()
     )
 
@@ -78,3 +80,18 @@ def call(store: Path, *words: str, timeout: float = 120) -> subprocess.Completed
     return subprocess.run(
         command(*words), env=environment(store), capture_output=True, text=True, timeout=timeout, check=False
     )
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A tmpfs of that size; only root may mount one."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root on Linux")
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
+    if made.returncode:
+        pytest.skip(f"this machine does not let root mount a tmpfs: {made.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)

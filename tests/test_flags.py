@@ -235,6 +235,7 @@ def test_every_flag_has_both() -> None:
     assert set(RAISING) == set(QUIET) == set(FLAGS)
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("targets", [None, "second"])
 @pytest.mark.parametrize("mode", ["verdict", "strongest"])

@@ -96,10 +96,15 @@ def test_start_is_feasible_and_belongs_to_the_example(norm):
     assert (norm.size(start - x) <= 0.4 + 1e-9).all()
     assert ((start >= 0) & (start <= 1)).all()
     order = torch.tensor([3, 0, 5])
-    assert torch.equal(norm.start(Ball.of(x[order], threat), 0, indices[order], 0, 0), start[order])
+    alone = norm.start(Ball.of(x[order], threat), 0, indices[order], 0, 0)
+    # A direction is made of float32 logarithms and cosines, whose last bit (6e-8) may depend on the place in a batch.
+    torch.testing.assert_close(alone, start[order], rtol=0, atol=1e-6)
+    if norm.name == "linf":  # no function and no sum: the same on every processor
+        assert torch.equal(alone, start[order])
     for other in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
         seed, stage, restart = other
-        assert not torch.equal(norm.start(Ball.of(x, threat), seed, indices, stage, restart), start)
+        apart = (norm.start(Ball.of(x, threat), seed, indices, stage, restart) - start).abs().flatten(1).amax(dim=1)
+        assert (apart > 1e-3).all()
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-0.42, 2.82), (-2.1, 2.6)])

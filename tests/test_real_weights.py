@@ -21,6 +21,7 @@ def fast_at(shared):
 def test_clean_accuracy_is_the_papers(fast_at):
     model, data = fast_at
     result = tmifpe.evaluate(model, tmifpe.load_data(data), Threat("linf", 0.0), "fgsm")
+    # The closest of the 10,000 decisions is 0.015 wide; rounding moves these logits by about 5e-6.
     assert round(100 * result.clean_accuracy, 2) == 98.50
     assert result.broken == 0
 
@@ -35,12 +36,14 @@ def test_losses_on_the_first_500(fast_at):
     assert robust["tmifpe"] <= robust["cw"] + 1
 
 
+@pytest.mark.numerical
 def test_modes_agree_on_real_weights(fast_at):
+    """In float64: the modes fill their batches differently, and in float32 that may turn a verdict at the edge."""
     model, data = fast_at
     part = tmifpe.load_data(data, limit=100)
     attack = tmifpe.PGD(steps=20)
     tables = [
-        tmifpe.evaluate(model, part, Threat("linf", 0.3), attack, mode=mode).outcomes
+        tmifpe.evaluate(model, part, Threat("linf", 0.3), attack, mode=mode, precision="fp64").outcomes
         for mode in ("verdict", "strongest")
     ]
     assert np.array_equal(tables[0].fooled, tables[1].fooled)

@@ -250,37 +250,56 @@ def test_assert_robust():
         assert_robust(model, data, THREAT, at_least=40, **options)
 
 
-def begun(store, process, shards: int = 1) -> None:
-    """Wait until a run in another process has stored some shards."""
+PAUSED = """
+import time
+from pathlib import Path
+import tmifpe, torch
+class Paused(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = tmifpe.load_model("digits-robust").module
+    def forward(self, x):
+        if any(Path(r"{store}").glob("adv/*/*.safetensors")):
+            Path(r"{folder}/waits").touch()
+            while not Path(r"{folder}/go").exists():
+                time.sleep(0.01)
+        return self.inner(x)
+def make():
+    return Paused()
+"""
+"""The model of the digits; once a shard is stored it waits to be told, so that a signal comes in the middle."""
+
+
+def wait_for(path: Path, process) -> None:
     until = time.monotonic() + 120
-    while time.monotonic() < until and process.poll() is None:
-        if len(list(store.glob("adv/*/*.safetensors"))) >= shards:
-            return
+    while not path.exists():
+        assert time.monotonic() < until
+        assert process.poll() is None, process.communicate()
         time.sleep(0.01)
-    raise AssertionError(f"nothing was stored; {process.communicate() if process.poll() is not None else 'too slow'}")
-
-
-LONG = [*CLI, "--steps", "150", "--fresh", "--json"]
 
 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
 )
-def test_interrupted_once(store, number, code):
+def test_interrupted_once(store, tmp_path, number, code):
+    factory = tmp_path / "paused.py"
+    factory.write_text(PAUSED.format(store=store, folder=tmp_path), encoding="utf-8")
+    words = ["evaluate", f"{factory}:make", *CLI[2:], "--fresh", "--json"]
     process = subprocess.Popen(
-        command(*LONG), env=environment(store), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(*words), env=environment(store), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    begun(store, process)
+    wait_for(tmp_path / "waits", process)
     process.send_signal(number)
+    (tmp_path / "go").touch()
     out, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     assert out == ""
     assert "Traceback" not in err
     assert f"finished shards are stored in {store}. Resume with:" in err
     resume = err.strip().splitlines()[-1].strip()
-    assert resume == "tmifpe " + " ".join(word for word in LONG if word != "--fresh")
+    assert resume == "tmifpe " + " ".join(word for word in words if word != "--fresh")
     (run,) = Store(store).runs()
-    assert 0 < run.done < N
+    assert run.done == SHARD
 
 
 def test_interrupted_twice_stops_at_once(store, tmp_path):
@@ -297,14 +316,10 @@ def test_interrupted_twice_stops_at_once(store, tmp_path):
     )
     words = ["evaluate", f"{factory}:make", "--limit", "4", "--no-checks", "--batch-size", "4", "--shard-size", "4"]
     process = subprocess.Popen(command(*words), env=environment(store), stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 120
-    while not (tmp_path / "asked").exists():
-        assert time.monotonic() < until
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    time.sleep(0.2)
+    wait_for(tmp_path / "asked", process)
     process.send_signal(signal.SIGINT)
-    time.sleep(1)
+    while "stopping after this step" not in (said := process.stderr.readline()):
+        assert said, "it ended without a word"
     assert process.poll() is None, "the first one waits for the step"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)

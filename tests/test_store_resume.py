@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import sqlite3
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,9 +15,11 @@ from torch import nn
 import tmifpe
 from tests.stores import SHARD, THREAT, Killed, N, ask, killed_after, same
 from tmifpe import PGD, Threat
+from tmifpe.core import files
 from tmifpe.core.errors import InputError
 from tmifpe.run.outcomes import Outcomes
-from tmifpe.store import Store, StoreError, files, lock, recorder
+from tmifpe.store import Store, StoreError, lock, recorder, shards
+from tmifpe.store.files import read_shard, write_shard
 from tmifpe.store.lock import RunLock
 
 
@@ -32,6 +35,7 @@ def test_stored_run_equals_the_one_that_was_not_stored(tmp_path, reference):
     assert 0 < stored.broken < stored.n
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("done", [0, 7, 8, 20, 40, 47])
 def test_resumed_run_equals_the_uninterrupted_one(tmp_path, reference, done):
     with pytest.raises(Killed):
@@ -48,15 +52,15 @@ def test_resumed_run_equals_the_uninterrupted_one(tmp_path, reference, done):
 
 
 @pytest.mark.parametrize(
-    ("module", "name"),
+    ("module", "name", "adopted"),
     [
-        (files.Path, "replace"),  # the shard is in its temporary file
-        (files.os, "fsync"),
-        (recorder, "insert_outcomes"),  # the shard file has its name, the database does not know it
-        (recorder, "_numbered"),  # in the middle of the transaction
+        (files.Path, "replace", 0),  # the shard is in its temporary file
+        (files.os, "fsync", 0),
+        (recorder, "insert_shard", SHARD),  # the shard file has its name, the database does not know it
+        (shards, "_numbered", SHARD),  # in the middle of the transaction
     ],
 )
-def test_killed_while_storing(tmp_path, reference, monkeypatch, module, name):
+def test_killed_while_storing(tmp_path, reference, monkeypatch, module, name, adopted):
     calls = []
 
     def strike(*args, **options):
@@ -72,11 +76,29 @@ def test_killed_while_storing(tmp_path, reference, monkeypatch, module, name):
             ask(tmp_path)
     done = Store(tmp_path).runs()[0].done
     assert done < N
-    resumed = ask(tmp_path)
+    resumed = ask(tmp_path, keep_adv=True)
     assert same(resumed, reference)
-    assert resumed.resumed == done
+    assert torch.equal(resumed.adv, reference.adv)
+    assert resumed.resumed == done + adopted, "a shard that has its file is not computed again"
+    assert resumed.tally == reference.tally
     (folder,) = (tmp_path / "adv").iterdir()
     assert sorted(path.name for path in folder.iterdir()) == [f"{shard:06d}.safetensors" for shard in range(N // SHARD)]
+
+
+def test_a_shard_of_another_run_or_plan_is_not_adopted(tmp_path, reference):
+    ask(tmp_path, seed=1)
+    (other,) = (tmp_path / "adv").iterdir()
+    with pytest.raises(Killed):
+        ask(tmp_path, progress=killed_after(20))
+    (folder,) = set((tmp_path / "adv").iterdir()) - {other}
+    for name in ("000003.safetensors", "000004.safetensors"):
+        (folder / name).write_bytes((other / name).read_bytes())
+    own = read_shard(folder / "000001.safetensors")
+    cut_otherwise = replace(own.about, plan=own.about.plan | {"batch_size": 4})
+    write_shard(folder, cut_otherwise, replace(own.result, shard=5))
+    resumed = ask(tmp_path)
+    assert resumed.resumed == 16
+    assert same(resumed, reference)
 
 
 def test_what_a_killed_process_left_is_cleaned(tmp_path):

@@ -35,7 +35,7 @@ def labelled(n: int = 40) -> tuple[Tensor, Tensor]:
 
 
 def same(one: Outcomes, other: Outcomes) -> bool:
-    return all(np.array_equal(getattr(one, c), getattr(other, c)) for c in Outcomes.columns())
+    return all(np.array_equal(getattr(one, c), getattr(other, c), equal_nan=True) for c in Outcomes.columns())
 
 
 class Unsteady(nn.Module):

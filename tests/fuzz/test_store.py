@@ -132,9 +132,9 @@ def test_damaged_shard(spoil: Spoil, which: int, mend: bool) -> None:
 
 
 TABLES = {
-    "runs": ["id", "key", "attempt", "spec", "n", "batch_size", "shard_size", "started", "finished", "result"],
+    "runs": ["id", "key", "attempt", "spec", "n", "batch_size", "shard_size", "started", "finished", "result", "plan"],
     "sessions": ["id", "run", "started", "versions", "machine"],
-    "shards": ["run", "shard", "session", "forwards", "backwards", "seconds", "digest"],
+    "shards": ["run", "shard", "session", "forwards", "backwards", "seconds", "digest", "columns"],
     "outcomes": ["run", "position", *(f'"{name}"' for name in Outcomes.columns())],
 }
 CELLS = st.sampled_from([(table, column) for table, columns in TABLES.items() for column in columns])
@@ -145,6 +145,8 @@ JSONS = [
     '{"robust_accuracy": 2, "flags": 5}',
     '{"threat": {}, "attacks": []}',
     '{"a": 1e999}',
+    '{"index": "int64", "label": "float64"}',
+    '{"index": "object", "x\\" FROM runs --": "int64"}',
 ]
 RANDOM = st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5) | st.binary(max_size=5)
 VALUES = st.sampled_from([*NUMBERS, *TEXTS, *JSONS]) | RANDOM

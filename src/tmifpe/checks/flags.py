@@ -104,7 +104,7 @@ _add(
 _add(
     "unusable-logits",
     "some attacked images had NaN or infinite logits",
-    'Find the overflow (try `precision="fp64"`): such a query never counts as a success, so the number may be too high.',
+    'Find the overflow (try `precision="fp64"`): such a query never counts as success: the number may be too high.',
 )
 _add(
     "unstable-predictions",

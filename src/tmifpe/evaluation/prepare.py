@@ -177,7 +177,7 @@ class Prepared:
 
     def _identified(self, spec: RunSpec, plan: Plan) -> RunSpec:
         """With what tells this run apart from others: needed only to store, and costs a pass over model and data."""
-        cut = f"{plan.batch_size}/{plan.shard_size}" if self.randomised else ""
+        cut = plan.cut if self.randomised else ""
         return replace(spec, model_identity=self._model_identity, data_identity=self.data.identity, cut=cut)
 
     @cached_property

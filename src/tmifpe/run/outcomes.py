@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["Mark", "Outcome", "Outcomes"]
+__all__ = ["Mark", "Outcome", "Outcomes", "as_columns"]
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import IntFlag
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,24 +31,37 @@ class Mark(IntFlag):
     """Not broken, but at the pace of the last tenth of its looks a fifth more of them would have done it."""
 
 
+def _column(dtype: type[np.generic], blank: float = 0, absent: float | None = None) -> dict[str, Any]:
+    """A column: its dtype, its value in a blank table, and its value in rows that were stored before it existed.
+
+    None: it has been there since 0.1.0. Every other column must say what its absence means, and keep saying it.
+    """
+    return {"dtype": np.dtype(dtype), "blank": blank, "absent": absent}
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one example. `stage` is the attack that broke it, -1 if none did."""
+    """What became of one example. The columns of tables, files and SQL are all derived from these fields."""
 
-    index: int
-    label: int
-    target: int
-    clean_pred: int
-    adv_pred: int
-    fooled: bool
-    stage: int
-    steps_used: int
-    margin: float
-    size: float
-    marks: int
-    clean_margin: float
-    clean_gap: float
-    adv_gap: float
+    index: int = field(metadata=_column(np.int64))
+    label: int = field(metadata=_column(np.int32))
+    target: int = field(metadata=_column(np.int32, blank=-1))
+    clean_pred: int = field(metadata=_column(np.int32))
+    adv_pred: int = field(metadata=_column(np.int32))
+    fooled: bool = field(metadata=_column(np.bool_))
+    stage: int = field(metadata=_column(np.int16, blank=-1))
+    """The attack that broke it, -1 if none did."""
+    steps_used: int = field(metadata=_column(np.int32))
+    margin: float = field(metadata=_column(np.float64))
+    """max_{i!=y} z_i - z_y, or that towards the target, at the final point."""
+    size: float = field(metadata=_column(np.float64))
+    marks: int = field(metadata=_column(np.int32))
+    clean_margin: float = field(metadata=_column(np.float64, blank=np.nan, absent=np.nan))
+    """The margin at the clean image."""
+    clean_gap: float = field(metadata=_column(np.float64, blank=np.nan, absent=np.nan))
+    """Between the two largest logits at the clean image."""
+    adv_gap: float = field(metadata=_column(np.float64, blank=np.nan, absent=np.nan))
+    """Between the two largest logits at the final point."""
 
     @property
     def correct(self) -> bool:
@@ -59,90 +72,94 @@ class Outcome:
         return self.correct and not self.fooled
 
 
-_DTYPES: dict[str, type[Any]] = {
-    "index": np.int64,
-    "label": np.int32,
-    "target": np.int32,
-    "clean_pred": np.int32,
-    "adv_pred": np.int32,
-    "fooled": np.bool_,
-    "stage": np.int16,
-    "steps_used": np.int32,
-    "margin": np.float64,
-    "size": np.float64,
-    "marks": np.int32,
-    "clean_margin": np.float64,
-    "clean_gap": np.float64,
-    "adv_gap": np.float64,
-}
+_COLUMNS: dict[str, Mapping[str, Any]] = {column.name: column.metadata for column in fields(Outcome)}
 
 
-@dataclass(frozen=True)
+def as_columns(rows: Sequence[Sequence[object]], dtypes: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+    """Rows, e.g. out of a database, as arrays with these names and dtypes."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(dtypes)
+    named = zip(dtypes.items(), columns, strict=True)
+    return {name: np.asarray(values, dtype) for (name, dtype), values in named}
+
+
 class Outcomes:
-    """The columns; iterates and indexes as rows.
+    """A table with the fields of `Outcome` as columns; iterates and indexes as rows.
 
     >>> table = Outcomes.blank(3)
     >>> len(table), table[0].fooled
     (3, False)
     """
 
-    index: NDArray[np.int64]
-    label: NDArray[np.int32]
-    target: NDArray[np.int32]
-    clean_pred: NDArray[np.int32]
-    adv_pred: NDArray[np.int32]
-    fooled: NDArray[np.bool_]
-    stage: NDArray[np.int16]
-    steps_used: NDArray[np.int32]
-    margin: NDArray[np.float64]
-    size: NDArray[np.float64]
-    marks: NDArray[np.int32]
-    clean_margin: NDArray[np.float64]
-    clean_gap: NDArray[np.float64]
-    adv_gap: NDArray[np.float64]
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NDArray[Any]: ...
+
+    def __init__(self, **columns: NDArray[Any]) -> None:
+        if set(columns) != set(_COLUMNS):
+            raise TypeError(f"outcomes have the columns {', '.join(_COLUMNS)}, got {', '.join(columns)}")
+        vars(self).update(columns)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"fill a column in place: outcomes.{name}[:] = ...")
 
     @classmethod
     def blank(cls, n: int) -> Outcomes:
-        columns = {name: np.zeros(n, dtype) for name, dtype in _DTYPES.items()}
-        columns["target"][:] = -1
-        columns["stage"][:] = -1
-        return cls(**columns)
+        return cls(**{name: np.full(n, column["blank"], column["dtype"]) for name, column in _COLUMNS.items()})
 
     @classmethod
     def concat(cls, parts: Sequence[Outcomes]) -> Outcomes:
         if not parts:
             return cls.blank(0)
-        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _DTYPES})
+        return cls(**{name: np.concatenate([part.arrays[name] for part in parts]) for name in _COLUMNS})
+
+    @classmethod
+    def of_columns(cls, stored: Mapping[str, NDArray[Any]]) -> Outcomes:
+        """From the columns that some version stored: those unknown here are ignored, missing ones filled in."""
+        n = len(stored["index"])
+        absent = {
+            name: np.full(n, column["absent"], column["dtype"])
+            for name, column in _COLUMNS.items()
+            if column["absent"] is not None
+        }
+        return cls(**{name: values for name, values in {**absent, **stored}.items() if name in _COLUMNS})
 
     @classmethod
     def of_rows(cls, rows: Sequence[Sequence[object]]) -> Outcomes:
-        """From rows in the order of `columns()`, e.g. out of a database."""
-        columns = list(zip(*rows, strict=True)) or [[] for _ in _DTYPES]
-        named = zip(_DTYPES.items(), columns, strict=True)
-        return cls(**{name: np.asarray(values, dtype) for (name, dtype), values in named})
+        """From rows in the order of `columns()`."""
+        return cls(**as_columns(rows, cls.dtypes()))
 
     def is_table(self) -> bool:
         """Whether every column has its dtype, and all one length; a file may say otherwise."""
         return all(
-            getattr(self, name).dtype == dtype and getattr(self, name).shape == (len(self),)
-            for name, dtype in _DTYPES.items()
+            values.dtype == _COLUMNS[name]["dtype"] and values.shape == (len(self),)
+            for name, values in self.arrays.items()
         )
 
     @staticmethod
     def columns() -> list[str]:
-        return list(_DTYPES)
+        return list(_COLUMNS)
+
+    @staticmethod
+    def dtypes() -> dict[str, str]:
+        """The dtype of each column, as text."""
+        return {name: str(column["dtype"]) for name, column in _COLUMNS.items()}
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The columns by name, in the order of `columns()`."""
+        return {name: vars(self)[name] for name in _COLUMNS}
 
     def rows(self) -> Iterator[tuple[object, ...]]:
         """Plain Python values, in the order of `columns()`."""
-        return zip(*(getattr(self, name).tolist() for name in _DTYPES), strict=True)
+        return zip(*(values.tolist() for values in self.arrays.values()), strict=True)
 
     def take(self, positions: NDArray[np.integer] | NDArray[np.bool_]) -> Outcomes:
-        return Outcomes(**{name: getattr(self, name)[positions] for name in _DTYPES})
+        return Outcomes(**{name: values[positions] for name, values in self.arrays.items()})
 
     def put(self, positions: range, part: Outcomes) -> None:
         """Overwrite the rows at `positions`, a run without gaps."""
-        for name in _DTYPES:
-            getattr(self, name)[positions.start : positions.stop] = getattr(part, name)
+        for name, values in self.arrays.items():
+            values[positions.start : positions.stop] = part.arrays[name]
 
     @property
     def correct(self) -> NDArray[np.bool_]:
@@ -160,7 +177,7 @@ class Outcomes:
         return len(self.index)
 
     def __getitem__(self, position: int) -> Outcome:
-        return Outcome(*(getattr(self, f.name)[position].item() for f in fields(Outcome)))
+        return Outcome(*(values[position].item() for values in self.arrays.values()))
 
     def __iter__(self) -> Iterator[Outcome]:
         return (Outcome(*row) for row in self.rows())  # pyright: ignore[reportArgumentType]

@@ -17,7 +17,8 @@ class Recorder(Protocol):
 
     def begin(self, spec: RunSpec, plan: Callable[[], Plan], device: str) -> Plan:
         """The plan to follow: the stored one if this spec was begun before, since shards must not change.
-        Otherwise the new one, which is asked for only then: making it means measuring the model."""
+        Otherwise the new one, which is asked for only then. If `spec.cut` names a cut, as it does for a randomised
+        model, only a run with that cut counts as begun before."""
         ...
 
     def recall(self, with_adv: bool) -> Iterable[ShardResult]:

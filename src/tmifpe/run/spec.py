@@ -14,7 +14,9 @@ import torch
 
 from tmifpe.core.errors import InputError, did_you_mean
 from tmifpe.core.numbers import MOST_SEED, whole_number
+from tmifpe.core.options import parse, split_list
 from tmifpe.core.types import Threat
+from tmifpe.run import frozen_defaults
 from tmifpe.version import RESULTS_VERSION
 
 PRECISIONS: dict[str, torch.dtype] = {
@@ -34,8 +36,8 @@ def get_precision(name: str) -> torch.dtype:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One evaluation, as plain values. `key()` hashes what changes the answer; batch size, shard size, device and
-    engine are recorded with the run, not hashed."""
+    """One evaluation, as plain values. `key()` hashes what changes the answer; device and engine are recorded with
+    the run, not hashed. A field added here needs an entry in `frozen_defaults.SPEC_FIELDS`."""
 
     model: str
     model_identity: str
@@ -56,8 +58,8 @@ class RunSpec:
     results_version: int = RESULTS_VERSION
     verify: str = "none"
     """The precision of the second opinion on every adversarial example, which marks the fragile ones."""
-
     cut: str = ""
+    """`Plan.cut` for a randomised model, whose draws depend on it; otherwise empty, since the cut changes nothing."""
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, least=0, most=MOST_SEED)
@@ -69,14 +71,50 @@ class RunSpec:
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> RunSpec:
-        values: dict[str, Any] = {**plain, "threat": Threat(**plain["threat"]), "attacks": tuple(plain["attacks"])}
+        """A spec as any version stored it. Fields unknown here are ignored; a missing one has its frozen default."""
+        told = {**frozen_defaults.SPEC_FIELDS, **plain}
+        values = {field.name: told[field.name] for field in dataclasses.fields(cls)}
+        values["threat"] = Threat(**{field.name: told["threat"][field.name] for field in dataclasses.fields(Threat)})
+        values["attacks"] = tuple(told["attacks"])
+        for name, words in frozen_defaults.OLD_WORDS.items():
+            today = {old: new for new, old in words.items()}
+            values[name] = today.get(values[name], values[name])
         return cls(**values)
 
     def key(self) -> str:
-        """16 hexadecimal digits. Names are left out: the identities say what a model and data are."""
+        """16 hexadecimal digits, for all that 0.1.0 could be asked the same as it computed.
+
+        Names are left out: the identities say what a model and data are. So is whatever has its frozen default.
+        """
         plain = self.as_dict()
         del plain["model"], plain["data"], plain["total"]
+        for name, default in frozen_defaults.SPEC_FIELDS.items():
+            if plain[name] == default:
+                del plain[name]
+        for name, words in frozen_defaults.OLD_WORDS.items():
+            plain[name] = words.get(plain[name], plain[name])
+        plain["attacks"] = [_without_frozen_defaults(attack) for attack in self.attacks]
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+    def keys(self) -> tuple[str, ...]:
+        """The keys under which this run may be stored: its own, then that of 0.1.0, which left out the cut."""
+        return tuple(dict.fromkeys([self.key(), dataclasses.replace(self, cut="").key()]))
+
+
+def _without_frozen_defaults(attack: str) -> str:
+    """The spelling of an attack less the options that 0.1.0 did not have and that have their frozen default."""
+    try:
+        name, options = parse(attack)
+    except InputError:  # a spelling of another version
+        return attack
+    later = frozen_defaults.ATTACK_OPTIONS.get(name, {})
+    left_out = {option for option, value in options.items() if option in later and value == later[option]}
+    if not left_out:
+        return attack
+    # From the text, not from the values: a version such as 1.10 must not come back as the number 1.1.
+    inside = attack.partition("(")[2].rpartition(")")[0]
+    kept = [part for part in split_list(inside) if part.partition("=")[0].strip() not in left_out]
+    return f"{name}({','.join(kept)})" if kept else name
 
 
 @dataclass(frozen=True)
@@ -91,6 +129,16 @@ class Plan:
     def __post_init__(self) -> None:
         if min(self.n, self.batch_size, self.shard_size) < 1:
             raise InputError("examples, batch size and shard size must be at least 1")
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> Plan:
+        """A plan as any version stored it; fields unknown here are ignored."""
+        return cls(**{field.name: int(plain[field.name]) for field in dataclasses.fields(cls)})
+
+    @property
+    def cut(self) -> str:
+        """What the draws of a randomised model depend on, for `RunSpec.cut`."""
+        return f"{self.batch_size}/{self.shard_size}"
 
     def __len__(self) -> int:
         return (self.n + self.shard_size - 1) // self.shard_size

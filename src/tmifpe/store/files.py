@@ -8,9 +8,9 @@ from __future__ import annotations
 
 __all__ = [
     "About",
+    "ShardFile",
     "attempts_on_disk",
     "clean",
-    "outcomes_digest",
     "read_adv",
     "read_shard",
     "run_folder",
@@ -21,11 +21,12 @@ __all__ = [
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -35,6 +36,7 @@ from tmifpe.core.files import write_durably
 from tmifpe.core.hashing import digest
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.shard import ShardResult
+from tmifpe.store.columns import columns_digest, list_columns, listed_columns
 from tmifpe.store.errors import StoreError
 
 FOLDER = "adv"
@@ -53,6 +55,18 @@ class About:
     started: str
     versions: dict[str, str]
     machine: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """A shard, the run it belongs to, and its outcomes as they were stored."""
+
+    result: ShardResult
+    about: About
+    columns: dict[str, NDArray[Any]]
+    digest: str
+    hashed: bool
+    """Whether a hash protects `about` too: not yet in 0.1.0."""
 
 
 def run_folder(store: Path, key: str, attempt: int) -> Path:
@@ -82,8 +96,7 @@ def shard_files(folder: Path) -> dict[int, Path]:
 def clean(folder: Path, shards: int) -> None:
     """Remove what a killed process left behind: unfinished files, and what is none of the run's shards.
 
-    A shard that the database does not know is left: it is written anew in its turn, and until then it is what
-    `repair` can read should the database be an old copy.
+    A shard that the database does not know is left: the recorder adopts it, or writes it anew in its turn.
     """
     for path in folder.glob(".*.tmp"):
         path.unlink()
@@ -92,57 +105,67 @@ def clean(folder: Path, shards: int) -> None:
             path.unlink()
 
 
-def write_shard(folder: Path, about: About, result: ShardResult) -> str:
-    """Write a shard durably; returns the hash of its outcomes."""
+def write_shard(folder: Path, about: About, result: ShardResult) -> None:
+    """Write a shard durably."""
     if result.adv is None:
         raise StoreError(f"shard {result.shard} has no adversarial examples to store")
     folder.mkdir(parents=True, exist_ok=True)
     adv = result.adv.detach().cpu().contiguous()
-    columns = {name: torch.from_numpy(getattr(result.outcomes, name)) for name in Outcomes.columns()}
-    outcomes = outcomes_digest(result.outcomes)
+    columns = result.outcomes.arrays
     head = {
         "run": json.dumps(asdict(about)),
         "shard": json.dumps({"shard": result.shard, "seconds": result.seconds, **asdict(result.tally)}),
-        "outcomes": outcomes,
+        "columns": list_columns(columns),
+        "outcomes": columns_digest(columns),
         "adv": digest([adv]),
     }
-    write_durably(folder / f"{result.shard:06d}.safetensors", save({"adv": adv, **columns}, head))
-    return outcomes
+    head["head"] = _head_digest(head)
+    tensors = {name: torch.from_numpy(values) for name, values in columns.items()}
+    write_durably(folder / f"{result.shard:06d}.safetensors", save({"adv": adv, **tensors}, head))
 
 
-def read_shard(path: Path) -> tuple[ShardResult, About, str]:
-    """A shard, the run it belongs to, and the hash of its outcomes; both hashes are checked."""
+def read_shard(path: Path) -> ShardFile:
+    """A shard written by any version; all its hashes are checked."""
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; a run store keeps its files in itself")
     try:
-        with safe_open(path, framework="pt") as file:
-            head = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in ("adv", *Outcomes.columns())}
-        about = About(**json.loads(head["run"]))
-        cost = json.loads(head["shard"])
-        adv = tensors.pop("adv")
-        outcomes = Outcomes(**{name: column.numpy() for name, column in tensors.items()})
-        if not outcomes.is_table() or len(adv) != len(outcomes):
-            raise ValueError("its columns are not those of outcomes")
-        if digest([adv]) != head["adv"] or outcomes_digest(outcomes) != head["outcomes"]:
-            raise ValueError("its hash does not match")
-        tally = Tally(int(cost["forwards"]), int(cost["backwards"]))
-        return ShardResult(int(cost["shard"]), outcomes, adv, tally, float(cost["seconds"])), about, head["outcomes"]
+        return _read_shard(path)
     except FileNotFoundError as error:
         raise StoreError(f"{path} is missing; repeat the run with --fresh to have its adversarial examples") from error
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise StoreError(f"{path} is damaged ({error}); repeat the run with --fresh") from error
 
 
+def _read_shard(path: Path) -> ShardFile:
+    with safe_open(path, framework="pt") as file:
+        head = file.metadata() or {}
+        listed = listed_columns(head.get("columns"))
+        adv = file.get_tensor("adv")
+        columns = {name: file.get_tensor(name).numpy() for name in listed}
+    hashed = "columns" in head
+    if hashed and _head_digest(head) != head["head"]:
+        raise ValueError("its header does not match its hash")
+    outcomes = Outcomes.of_columns(columns)
+    shapes = {values.shape for values in columns.values()}
+    if not outcomes.is_table() or listed_columns(list_columns(columns)) != listed or shapes != {(len(adv),)}:
+        raise ValueError("its columns are not those of outcomes")
+    if digest([adv]) != head["adv"] or columns_digest(columns) != head["outcomes"]:
+        raise ValueError("its hash does not match")
+    told, cost = json.loads(head["run"]), json.loads(head["shard"])
+    about = About(**{field.name: told[field.name] for field in fields(About)})
+    tally = Tally(int(cost["forwards"]), int(cost["backwards"]))
+    result = ShardResult(int(cost["shard"]), outcomes, adv, tally, float(cost["seconds"]))
+    return ShardFile(result, about, columns, head["outcomes"], hashed)
+
+
+def _head_digest(head: dict[str, str]) -> str:
+    return digest(head[name] for name in ("run", "shard", "columns"))
+
+
 def read_adv(folder: Path, shard: int, expected: str) -> Tensor:
     """The adversarial examples of a shard whose outcomes have the hash that the database expects."""
     path = folder / f"{shard:06d}.safetensors"
-    result, _, found = read_shard(path)
-    if found != expected or result.adv is None:
+    file = read_shard(path)
+    if file.digest != expected or file.result.adv is None:
         raise StoreError(f"{path} does not belong to the outcomes in the database; repeat the run with --fresh")
-    return result.adv
-
-
-def outcomes_digest(outcomes: Outcomes) -> str:
-    """Over every column: what the database and the shard file must agree on."""
-    return digest(torch.from_numpy(getattr(outcomes, name)) for name in Outcomes.columns())
+    return file.result.adv

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-__all__ = ["StoreRecorder", "insert_outcomes"]
+__all__ = ["StoreRecorder"]
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from tmifpe.run.environment import machine, versions
-from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Result
 from tmifpe.run.shard import ShardResult
 from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.store.errors import StoreError, damaged, explained
-from tmifpe.store.files import (
-    About,
-    attempts_on_disk,
-    clean,
-    outcomes_digest,
-    read_adv,
-    run_folder,
-    write_shard,
-)
+from tmifpe.store.files import About, attempts_on_disk, clean, read_adv, run_folder, shard_files, write_shard
 from tmifpe.store.lock import RunLock
-from tmifpe.store.rows import COLUMNS, StoredRun, read_shards, run_at
+from tmifpe.store.rows import StoredRun, read_shards, run_at, stored_shards
 from tmifpe.store.schema import connect, transaction
+from tmifpe.store.shards import adopt, insert_run, insert_shard, read_fitting
 
 
 class StoreRecorder:
@@ -49,7 +42,8 @@ class StoreRecorder:
             self._connection = connect(self._folder, write=True)
             self._run = self._current(spec)
             if self._run is None or self._run.finished is None:
-                self._lock = RunLock(self._folder / "locks" / f"{spec.key()}.lock")
+                key = spec.key() if self._run is None else self._run.key
+                self._lock = RunLock(self._folder / "locks" / f"{key}.lock")
                 self._lock.acquire()
                 self._run = self._current(spec)  # again: it may have been finished in between
         if self._run is None:
@@ -65,9 +59,10 @@ class StoreRecorder:
         connection, run = self._open
         folder = run_folder(self._folder, run.key, run.attempt)
         with explained(self._folder):
+            digests = stored_shards(connection, run, self._folder)
             for shard in read_shards(connection, run, self._folder):
                 if with_adv:
-                    shard.adv = read_adv(folder, shard.shard, outcomes_digest(shard.outcomes))
+                    shard.adv = read_adv(folder, shard.shard, digests[shard.shard])
                 yield shard
 
     def finished(self) -> dict[str, Any] | None:
@@ -78,10 +73,10 @@ class StoreRecorder:
         if self._about is None:
             raise StoreError(damaged(self._folder, f"run {run.name} is finished but shard {result.shard} is missing"))
         with explained(self._folder):
-            # The file first: a row that is there speaks of a file that is there; a file too many is written anew.
-            found = write_shard(run_folder(self._folder, run.key, run.attempt), self._about, result)
+            # The file first: a row that is there speaks of a file that is there; a file too many is adopted.
+            write_shard(run_folder(self._folder, run.key, run.attempt), self._about, result)
             with transaction(connection):
-                insert_outcomes(connection, run, result, self._session, found)
+                insert_shard(connection, run, result, result.outcomes.arrays, self._session)
 
     def end(self, result: Result) -> None:
         connection, run = self._open
@@ -108,8 +103,14 @@ class StoreRecorder:
         return self._connection, self._run
 
     def _current(self, spec: RunSpec) -> StoredRun | None:
+        """The run to resume or return, under whichever of its keys it was stored."""
         assert self._connection is not None  # noqa: S101 - opened by begin
-        return None if self._fresh else run_at(self._connection, self._folder, spec.key())
+        for key in () if self._fresh else spec.keys():
+            run = run_at(self._connection, self._folder, key)
+            # 0.1.0 had no cut in its keys: its run is the same only if it was cut in the same way.
+            if run is not None and spec.cut in ("", run.plan.cut):
+                return run
+        return None
 
     def _create(self, spec: RunSpec, plan: Plan) -> StoredRun:
         assert self._connection is not None  # noqa: S101 - opened by begin
@@ -119,18 +120,15 @@ class StoreRecorder:
         with transaction(self._connection):
             last = run_at(self._connection, self._folder, key)
             attempt = max([0 if last is None else last.attempt, *taken]) + 1
-            self._connection.execute(
-                "INSERT INTO runs (key, attempt, spec, n, batch_size, shard_size, started) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (key, attempt, json.dumps(spec.as_dict()), plan.n, plan.batch_size, plan.shard_size, _now()),
-            )
+            insert_run(self._connection, key, attempt, spec.as_dict(), asdict(plan), _now())
         made = run_at(self._connection, self._folder, key)
         assert made is not None  # noqa: S101 - inserted above
         return made
 
     def _open_session(self, run: StoredRun, device: str) -> None:
         connection, _ = self._open
-        clean(run_folder(self._folder, run.key, run.attempt), len(run.plan))
+        folder = run_folder(self._folder, run.key, run.attempt)
+        clean(folder, len(run.plan))
         with_what, where = versions(), machine(device)
         self._about = About(run.key, run.attempt, run.spec.as_dict(), asdict(run.plan), run.started, with_what, where)
         with transaction(connection):
@@ -139,30 +137,19 @@ class StoreRecorder:
                 (run.id, _now(), json.dumps(with_what), json.dumps(where)),
             )
             self._session = made.lastrowid
+        self._adopt_orphans(run, folder)
 
-
-def insert_outcomes(
-    connection: sqlite3.Connection, run: StoredRun, result: ShardResult, session: int | None, found: str
-) -> None:
-    """The rows of one shard, inside the caller's transaction."""
-    tally = result.tally
-    connection.execute(
-        "INSERT INTO shards (run, shard, session, forwards, backwards, seconds, digest) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (run.id, result.shard, session, tally.forwards, tally.backwards, result.seconds, found),
-    )
-    marks = ", ".join("?" * (2 + len(Outcomes.columns())))
-    connection.executemany(
-        f"INSERT INTO outcomes (run, position, {COLUMNS}) VALUES ({marks})",  # noqa: S608 - fixed names
-        _numbered(run, result),
-    )
-
-
-def _numbered(run: StoredRun, result: ShardResult) -> Iterator[tuple[object, ...]]:
-    """Rows of plain numbers: a bool would take SQLite's slow way of adapting unknown types."""
-    positions = run.plan.positions(result.shard)
-    columns = (getattr(result.outcomes, name) for name in Outcomes.columns())
-    numbers = [(column.view("uint8") if column.dtype == bool else column).tolist() for column in columns]
-    return zip([run.id] * len(positions), positions, *numbers, strict=True)
+    def _adopt_orphans(self, run: StoredRun, folder: Path) -> None:
+        """Take over shards that were written but not committed, when a process was killed between the two."""
+        connection, _ = self._open
+        known = stored_shards(connection, run, self._folder)
+        for shard, path in shard_files(folder).items():
+            if shard not in known:
+                with suppress(StoreError):  # what is damaged or of another run is computed, and written, anew
+                    file, spec, plan = read_fitting(path, run.key, run.attempt)
+                    if (spec, plan) == (run.spec, run.plan):
+                        with transaction(connection):
+                            adopt(connection, run, file)
 
 
 def _now() -> str:

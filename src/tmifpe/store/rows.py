@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = [
     "Session",
     "StoredRun",
-    "read_outcomes",
     "read_runs",
     "read_sessions",
     "read_shards",
@@ -21,19 +20,19 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from tmifpe.attacks.queries import Tally
-from tmifpe.run.outcomes import Outcomes
+from tmifpe.run.outcomes import Outcomes, as_columns
 from tmifpe.run.shard import ShardResult
 from tmifpe.run.spec import Plan, RunSpec
+from tmifpe.store.columns import columns_digest, listed_columns
 from tmifpe.store.errors import StoreError, damaged
-from tmifpe.store.files import outcomes_digest
-
-COLUMNS = ", ".join(f'"{name}"' for name in Outcomes.columns())
 
 _RUNS = """
-    SELECT id, key, attempt, attempt < (SELECT max(attempt) FROM runs WHERE key = r.key), spec, n, batch_size,
-        shard_size, started, finished, result,
-        (SELECT total(min(r.shard_size, r.n - shard * r.shard_size)) FROM shards WHERE run = r.id),
+    SELECT id, key, attempt, attempt < (SELECT max(attempt) FROM runs WHERE key = r.key), spec,
+        plan, n, batch_size, shard_size, started, finished, result,
+        (SELECT group_concat(shard) FROM shards WHERE run = r.id),
         (SELECT total(seconds) FROM shards WHERE run = r.id)
     FROM runs r """
 
@@ -112,35 +111,29 @@ def run_at(connection: sqlite3.Connection, folder: Path, key: str) -> StoredRun 
 
 
 def _run(row: tuple[Any, ...], folder: Path) -> StoredRun:
-    run, key, attempt, superseded, spec, n, batch_size, shard_size, started, finished, result, done, seconds = row
+    run, key, attempt, superseded, spec, plan, *sizes, started, finished, result, shards, seconds = row
     try:
-        known = {entry.name for entry in fields(RunSpec)}
-        plain = {name: value for name, value in json.loads(spec).items() if name in known}
-        _check_text(
-            key,
-            started,
-            "" if finished is None else finished,
-            *(plain[name] for name in _TEXTS if name in plain),
-            *plain["attacks"],
-        )
+        read = RunSpec.from_dict(json.loads(spec))
+        _check_text(key, started, "" if finished is None else finished, *read.attacks)
+        _check_text(*(getattr(read, entry.name) for entry in fields(RunSpec) if entry.type == "str"))
+        cut = Plan(*map(int, sizes)) if plan is None else Plan.from_dict(json.loads(plan))  # none: by 0.1.0
         return StoredRun(
             id=int(run),
             key=key,
             attempt=int(attempt),
             superseded=bool(superseded),
-            spec=RunSpec.from_dict(plain),
-            plan=Plan(int(n), int(batch_size), int(shard_size)),
+            spec=read,
+            plan=cut,
             started=started,
             finished=finished,
             result=None if result is None else _summary(json.loads(result)),
-            done=int(done),
+            done=sum(len(cut.positions(int(shard))) for shard in (shards or "").split(",") if shard),
             seconds=_finite(seconds),
         )
     except _UNREADABLE as error:
         raise StoreError(damaged(folder, f"run {run} cannot be read")) from error
 
 
-_TEXTS = ("model", "model_identity", "data", "data_identity", "targets", "mode", "precision", "subset", "verify")
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What a database can raise that holds other kinds of values than were stored."""
 
@@ -181,29 +174,34 @@ def stored_shards(connection: sqlite3.Connection, run: StoredRun, folder: Path) 
 def read_shards(connection: sqlite3.Connection, run: StoredRun, folder: Path) -> Iterator[ShardResult]:
     """The finished shards without their adversarial examples, each checked against its hash."""
     costs = connection.execute(
-        "SELECT shard, forwards, backwards, seconds, digest FROM shards WHERE run = ? ORDER BY shard", (run.id,)
+        "SELECT shard, forwards, backwards, seconds, digest, columns FROM shards WHERE run = ? ORDER BY shard",
+        (run.id,),
     ).fetchall()
-    for shard, forwards, backwards, seconds, expected in costs:
+    for shard, forwards, backwards, seconds, expected, listed in costs:
         try:
             positions = run.plan.positions(int(shard))
-            outcomes = read_outcomes(connection, run, positions)
+            columns = _read_columns(connection, run, positions, listed_columns(listed))
+            outcomes = Outcomes.of_columns(columns)
             cost = Tally(int(forwards), int(backwards))
             read = ShardResult(int(shard), outcomes, None, cost, _finite(seconds))
         except _UNREADABLE as error:
             raise StoreError(damaged(folder, f"shard {shard} of run {run.name} cannot be read")) from error
-        if not 0 <= read.shard < len(run.plan) or len(outcomes) != len(positions):
+        if not 0 <= read.shard < len(run.plan) or len(outcomes) != len(positions) or not outcomes.is_table():
             raise StoreError(damaged(folder, f"shard {shard} of run {run.name} is not one of its shards"))
-        if outcomes_digest(outcomes) != expected:
+        if columns_digest(columns) != expected:
             raise StoreError(damaged(folder, f"shard {shard} of run {run.name} does not match its hash"))
         yield read
 
 
-def read_outcomes(connection: sqlite3.Connection, run: StoredRun, positions: range) -> Outcomes:
+def _read_columns(
+    connection: sqlite3.Connection, run: StoredRun, positions: range, dtypes: dict[str, str]
+) -> dict[str, NDArray[Any]]:
+    names = ", ".join(f'outcomes."{name}"' for name in dtypes)
     rows = connection.execute(
-        f"SELECT {COLUMNS} FROM outcomes WHERE run = ? AND position >= ? AND position < ? ORDER BY position",  # noqa: S608
+        f"SELECT {names} FROM outcomes WHERE run = ? AND position >= ? AND position < ? ORDER BY position",  # noqa: S608
         (run.id, positions.start, positions.stop),
     )
-    return Outcomes.of_rows(rows.fetchall())
+    return as_columns(rows.fetchall(), dtypes)
 
 
 def read_sessions(connection: sqlite3.Connection, run: StoredRun, folder: Path) -> list[Session]:

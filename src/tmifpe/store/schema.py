@@ -1,8 +1,8 @@
-"""The database: its tables, its version, and how an older one becomes a newer one."""
+"""The database: its tables, its version, and how one of an older version is read and written."""
 
 from __future__ import annotations
 
-__all__ = ["DATABASE", "MIGRATIONS", "TABLES", "VERSION", "connect", "transaction"]
+__all__ = ["DATABASE", "TABLES", "VERSION", "add_columns", "connect", "transaction"]
 
 import sqlite3
 import time
@@ -10,44 +10,55 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from tmifpe.run.outcomes import Outcomes
+from tmifpe.store.columns import sql_columns
 from tmifpe.store.errors import StoreError
 
 DATABASE = "runs.sqlite"
-VERSION = 1
+VERSION = 2
 APPLICATION = 0x746D6966
 """Spells `tmif` in the file's header, so that no other program's database is ever taken for a run store."""
 WAIT_SECONDS = 10.0
 
+_OUTCOMES = sql_columns(Outcomes.dtypes())
+
 TABLES = (
     # The same question asked again with --fresh is another attempt; the highest attempt is the one that counts.
+    # `plan` is JSON. Rows of 0.1.0 have n, batch_size and shard_size instead, which therefore cannot go away.
     """CREATE TABLE runs (
         id INTEGER PRIMARY KEY, key TEXT NOT NULL, attempt INTEGER NOT NULL, spec TEXT NOT NULL,
         n INTEGER NOT NULL, batch_size INTEGER NOT NULL, shard_size INTEGER NOT NULL,
-        started TEXT NOT NULL, finished TEXT, result TEXT, UNIQUE (key, attempt))""",
+        started TEXT NOT NULL, finished TEXT, result TEXT, plan TEXT, UNIQUE (key, attempt))""",
     # A process that worked on a run, with what it worked with: resuming may happen on another machine.
     """CREATE TABLE sessions (
         id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
         started TEXT NOT NULL, versions TEXT NOT NULL, machine TEXT NOT NULL)""",
+    # `columns` lists what the digest covers; NULL is the list of 0.1.0.
     """CREATE TABLE shards (
         run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, shard INTEGER NOT NULL,
         session INTEGER REFERENCES sessions ON DELETE SET NULL,
         forwards INTEGER NOT NULL, backwards INTEGER NOT NULL, seconds REAL NOT NULL, digest TEXT NOT NULL,
-        PRIMARY KEY (run, shard)) WITHOUT ROWID""",
+        columns TEXT, PRIMARY KEY (run, shard)) WITHOUT ROWID""",
     # No foreign key: it would be checked for each of very many rows. A trigger removes them with their run.
-    """CREATE TABLE outcomes (
+    f"""CREATE TABLE outcomes (
         run INTEGER NOT NULL, position INTEGER NOT NULL,
-        "index" INTEGER NOT NULL, label INTEGER NOT NULL, target INTEGER NOT NULL, clean_pred INTEGER NOT NULL,
-        adv_pred INTEGER NOT NULL, fooled INTEGER NOT NULL, stage INTEGER NOT NULL, steps_used INTEGER NOT NULL,
-        margin REAL, size REAL, marks INTEGER NOT NULL, clean_margin REAL, clean_gap REAL, adv_gap REAL, PRIMARY KEY (run, position)) WITHOUT ROWID""",
+        {", ".join(f'"{name}" {kind}' for name, kind in _OUTCOMES.items())},
+        PRIMARY KEY (run, position)) WITHOUT ROWID""",
     "CREATE TRIGGER removed AFTER DELETE ON runs BEGIN DELETE FROM outcomes WHERE run = old.id; END",
 )
 
-MIGRATIONS: Mapping[int, tuple[str, ...]] = {}
-"""From version v to v + 1. A change of TABLES raises VERSION and adds its statements here, with a test."""
+LATER: Mapping[str, Mapping[str, str]] = {
+    "runs": {"plan": "TEXT"},
+    "shards": {"columns": "TEXT"},
+    "outcomes": _OUTCOMES,
+}
+"""Columns that an older database may lack, by table. They are added when it is written and read as NULL until then,
+so that a new one needs an entry here and no migration; a new column of `Outcome` does not even need that."""
 
 
 def connect(folder: Path, *, write: bool) -> sqlite3.Connection:
-    """The database of a store, made if it is to be written and is not there, brought to the current version."""
+    """The database of a store. To write to it makes it if need be and brings it to the current version; to read it
+    changes nothing, whatever its version."""
     path = folder / DATABASE
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; a run store keeps its files in itself")
@@ -63,10 +74,13 @@ def connect(folder: Path, *, write: bool) -> sqlite3.Connection:
     connection = _writable(path) if write else _readable(path)
     try:
         found = _version(connection, folder)
-        if found != VERSION and not write:
+        if not write and found < 0:  # its process was killed before it made the tables
             connection.close()
-            return connect(folder, write=True)
-        if found != VERSION:
+            connection = sqlite3.connect(":memory:", isolation_level=None)
+            _bring_up(connection, folder)
+        elif not write:
+            _show_missing(connection)
+        elif found != VERSION or any(_missing(connection, table, LATER[table]) for table in LATER):
             _bring_up(connection, folder)
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA trusted_schema = OFF")  # a store may come from elsewhere
@@ -74,6 +88,12 @@ def connect(folder: Path, *, write: bool) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def add_columns(connection: sqlite3.Connection, table: str, wanted: Mapping[str, str]) -> None:
+    """Add those of the columns, given by name and SQL type, that the table lacks."""
+    for name in _missing(connection, table, wanted):
+        connection.execute(f'ALTER TABLE {table} ADD COLUMN "{name}" {wanted[name]}')
 
 
 @contextmanager
@@ -137,20 +157,27 @@ def _version(connection: sqlite3.Connection, folder: Path) -> int:
 
 
 def _bring_up(connection: sqlite3.Connection, folder: Path) -> None:
-    """Make the tables, or migrate them step by step, in one transaction."""
+    """Make the tables, or add what they lack, in one transaction."""
     with transaction(connection):
-        found = _version(connection, folder)  # again: another process may have done it while this one waited
-        if found < 0:
-            statements = TABLES
-        else:
-            missing = [version for version in range(found, VERSION) if version not in MIGRATIONS]
-            if missing:
-                raise StoreError(
-                    f"the run store {folder} has schema {found}, which this tmifpe cannot bring to {VERSION}; "
-                    "export its runs with the version that wrote it, and choose another store with --store DIR"
-                )
-            statements = tuple(line for version in range(found, VERSION) for line in MIGRATIONS[version])
-        for statement in statements:
-            connection.execute(statement)
+        if _version(connection, folder) < 0:  # again: another process may have done it while this one waited
+            for statement in TABLES:
+                connection.execute(statement)
+        for table, columns in LATER.items():
+            add_columns(connection, table, columns)
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _show_missing(connection: sqlite3.Connection) -> None:
+    """Let an older database that is only read look like a current one: a view, seen by this connection alone, takes
+    the place of a table. Outcomes need none, since each shard lists the columns it has."""
+    connection.execute("PRAGMA temp_store = MEMORY")
+    for table in ("runs", "shards"):
+        if missing := _missing(connection, table, LATER[table]):
+            nulls = ", ".join(f'NULL AS "{name}"' for name in missing)
+            connection.execute(f"CREATE TEMP VIEW {table} AS SELECT *, {nulls} FROM main.{table}")  # noqa: S608
+
+
+def _missing(connection: sqlite3.Connection, table: str, wanted: Mapping[str, str]) -> list[str]:
+    there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+    return [name for name in wanted if name not in there]

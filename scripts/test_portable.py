@@ -1,0 +1,110 @@
+"""Run the numerical tests as other processors would compute: once for every arithmetic that this machine can imitate.
+
+Libraries choose their code by the instruction set, and each adds and rounds in another order. A setting that gives
+the very bits of one that was tested before (a probe compares them), or of none at all, which `make test` has tested,
+is named and not run again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal", "-m", "numerical and not slow"]
+
+# Sizes with and without a rest after whole vectors, as the tests have them: a few rows, 10 classes, 8 x 8 pixels.
+PROBE = """
+import hashlib, math, numpy, torch
+found, generator = hashlib.sha256(), torch.Generator().manual_seed(0)
+def note(*tensors):
+    for tensor in tensors:
+        found.update(tensor.detach().contiguous().numpy().tobytes())
+for dtype in (torch.float32, torch.float64):
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+    for rows, inner, columns in ((1, 20, 3), (11, 20, 3), (64, 64, 10), (65, 129, 77), (256, 784, 512)):
+        a, b = draw(rows, inner), draw(inner, columns)
+        note(a @ b, torch.addmm(draw(columns), a, b), a @ b[:, 0], a.sum(1), a.norm(dim=1))
+    for size in (8, 28):
+        x, w = draw(5, 3, size, size).requires_grad_(), draw(16, 3, 3, 3)
+        y = torch.conv2d(x, w, padding=1)
+        note(y, torch.autograd.grad(y.square().sum(), x)[0], torch.conv2d(x, w, stride=2))
+    x = draw(37, 11)
+    note(x.exp(), x.abs().log(), x.tanh(), x.cos(), x.softmax(1), x.log_softmax(1), x.abs().pow(1.3))
+    z = x.numpy()
+    note(*(torch.from_numpy(v) for v in (numpy.exp(z), numpy.log(abs(z)), z @ z.T, z.sum(0), z.sum(1))))
+found.update(repr([f(v / 64) for v in range(1, 999) for f in (math.exp, math.log, math.sin)]).encode())
+print(found.hexdigest())
+"""
+
+
+def flags() -> set[str]:
+    """What the processor can do; nothing where the system does not say, and then only the plainest code is tried."""
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"^flags\s*:(.*)$", info.read_text(), re.MULTILINE) if info.exists() else None
+    return set(found[1].split()) if found else set()
+
+
+def settings() -> Iterator[dict[str, str]]:
+    """One variable at a time. MKL heeds MKL_ENABLE_INSTRUCTIONS on Intel's processors only, and MKL_CBWR on all."""
+    has = flags()
+    avx2, avx512 = "avx2" in has, {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= has
+    for name, always, with_avx2, with_avx512 in (
+        ("MKL_ENABLE_INSTRUCTIONS", ["SSE4_2"], ["AVX2"], ["AVX512"]),
+        ("MKL_CBWR", ["COMPATIBLE", "SSE4_2"], ["AVX2"], ["AVX512"]),
+        ("ATEN_CPU_CAPABILITY", ["default"], ["avx2"], ["avx512"]),
+        ("ONEDNN_MAX_CPU_ISA", ["SSE41"], ["AVX", "AVX2"], ["AVX512_CORE", "AVX512_CORE_VNNI"]),
+    ):
+        for value in always + avx2 * with_avx2 + avx512 * with_avx512:
+            yield {name: value}
+    simd = "import numpy; print(*numpy.show_config(mode='dicts')['SIMD Extensions'].get('found', []))"
+    if found := output(simd, {}):
+        yield {"NPY_DISABLE_CPU_FEATURES": found}
+    yield {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4"}
+    yield {"OMP_NUM_THREADS": "2"}
+
+
+def output(code: str, setting: dict[str, str]) -> str:
+    """What some code prints under a setting."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(setting), stdout=subprocess.PIPE, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def environment(setting: dict[str, str]) -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1"} | setting
+
+
+def tested(setting: dict[str, str]) -> tuple[bool, str]:
+    """Whether all tests passed, and what pytest said: its last line, and everything where one failed."""
+    done = subprocess.run(PYTEST, cwd=ROOT, env=environment(setting), capture_output=True, text=True, check=False)
+    summary = done.stdout.strip().rpartition("\n")[2]
+    return not done.returncode, summary if not done.returncode else f"FAILED\n{done.stdout}{done.stderr}"
+
+
+def main() -> int:
+    seen = {output(PROBE, {}): "make test"}
+    failed = 0
+    for setting in settings():
+        name = " ".join(f"{key}={value}" for key, value in setting.items())
+        bits = output(PROBE, setting)
+        # Threads change who adds what in ways that depend on the load as well, so they are always tried.
+        if bits in seen and "OMP_NUM_THREADS" not in setting:
+            print(f"{name}: the same bits as '{seen[bits]}'", flush=True)
+            continue
+        seen.setdefault(bits, name)
+        passed, said = tested(setting)
+        failed += not passed
+        print(f"{name}: {said}", flush=True)
+    print(f"{failed} settings failed" if failed else "every setting passed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
