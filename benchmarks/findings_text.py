@@ -269,7 +269,7 @@ network's), 99th percentiles, and the share of pixels with another sign than in 
 
 {_table(rows)}
 
-The gaps beside the thresholds at which CE loses its label:
+The gaps, and the thresholds at which CE loses its label:
 
 {gaps}
 

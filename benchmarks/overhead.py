@@ -1,4 +1,4 @@
-"""What the loop costs beside the bare forward and backward passes that it needs.
+"""What the loop costs on top of the bare forward and backward passes that it needs.
 
     python benchmarks/overhead.py --weights-dir DIR --data-dir DIR [--batch-size 256] [--steps 100]
 

@@ -336,7 +336,7 @@ def test_random_targets_of_two_seeds_are_two_questions(tmp_path):
     names = [run.name for run in tmifpe.Store(tmp_path).runs()]
     told = CliRunner().invoke(app, ["runs", "compare", *names, *store])
     assert told.exit_code == 2
-    assert "other random targets" in told.output
+    assert "different random targets" in told.output
 
 
 def test_results_say_where_they_come_from_and_what_the_source_noted(tmp_path):

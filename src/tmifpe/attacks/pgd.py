@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["PGD", "bim", "fgsm", "mim"]
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypedDict
 
 from torch import Tensor
 
@@ -14,6 +14,9 @@ from tmifpe.attacks.queries import Objective
 from tmifpe.attacks.rows import Problem
 from tmifpe.core.errors import InputError, shown
 from tmifpe.losses import AnyLoss, get_loss, spelling
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -59,17 +62,28 @@ class PGD(Ascent):
         return problem.norm.start(problem.ball, problem.seed, problem.indices, problem.stage, restart)
 
 
-def fgsm(loss: AnyLoss = "ce", **options: Any) -> PGD:
+class AscentOptions(TypedDict, total=False):
+    """What the special cases below take beside their loss and steps; see `PGD`."""
+
+    restarts: int
+    schedule: str
+    step_size: float
+    momentum: float
+    momentum_on: str
+    random_start: bool
+
+
+def fgsm(loss: AnyLoss = "ce", **options: Unpack[AscentOptions]) -> PGD:
     """One step of size eps from the image itself (Goodfellow et al. 2015)."""
     plain = PGD(loss, steps=1, schedule="constant", step_size=1.0, momentum=0.0, random_start=False)
     return replace(plain, **options)
 
 
-def bim(loss: AnyLoss = "ce", steps: int = 10, **options: Any) -> PGD:
+def bim(loss: AnyLoss = "ce", steps: int = 10, **options: Unpack[AscentOptions]) -> PGD:
     """Small constant steps from the image itself (Kurakin et al. 2017)."""
-    return replace(fgsm(loss, steps=steps, step_size=1.0 / max(1, steps)), **options)
+    return replace(fgsm(loss), **({"steps": steps, "step_size": 1.0 / max(1, steps)} | options))
 
 
-def mim(loss: AnyLoss = "ce", steps: int = 10, **options: Any) -> PGD:
+def mim(loss: AnyLoss = "ce", steps: int = 10, **options: Unpack[AscentOptions]) -> PGD:
     """As `bim`, along an accumulated normalised gradient (Dong et al. 2018)."""
     return replace(bim(loss, steps, momentum=1.0, momentum_on="gradient"), **options)

@@ -21,7 +21,7 @@ FLAGS: Registry[Kind] = Registry("flag")
 
 
 def flag(name: str, seen: str, advice: str | None = None) -> Flag:
-    """A flag of the catalogue, with what was seen; `advice` only where this case asks for another than the usual.
+    """A flag of the catalogue, with what was seen; `advice` only where this case needs its own.
 
     >>> flag("probabilities", "rows sum to 1").name
     'probabilities'
@@ -36,7 +36,7 @@ def _add(name: str, summary: str, advice: str) -> None:
 # The model, looked at before the attack.
 _add(
     "randomised",
-    "the same images give other logits the second time",
+    "the same images give different logits on a second reading",
     "Average the gradient over draws with `eot=20`, and report a mean over draws with `repeats=10`.",
 )
 _add(
@@ -48,7 +48,7 @@ _add(
 _add(
     "batch-dependent",
     "the logits of an image depend on the other images in its batch",
-    "Put BatchNorm in eval mode, with its running statistics; the verdict on one image must not hang on others.",
+    "Put BatchNorm in eval mode, with its running statistics; the verdict on one image must not depend on others.",
 )
 _add(
     "probabilities",
@@ -58,8 +58,8 @@ _add(
 _add(
     "inference-time-optimisation",
     "the model differentiates inside its forward pass",
-    "The gradient may not pass through the inner optimisation: attack it end to end, or with transferred and "
-    "gradient-free attacks as well.",
+    "The gradient may not flow through the inner optimisation: attack it end to end, or add transferred and "
+    "gradient-free attacks.",
 )
 _add(
     "too-few-classes",
@@ -80,7 +80,7 @@ _add(
 _add(
     "gradient-lost",
     "floating point loses the gradient of this loss, though the margin has one",
-    'Use `loss="tmifpe"`, whose gradient never underflows: the survivors of this run were out of its sight.',
+    'Use `loss="tmifpe"`, whose gradient never underflows: the survivors of this run were invisible to the loss.',
 )
 _add(
     "unavailable-gradients",
@@ -104,7 +104,7 @@ _add(
 _add(
     "unusable-logits",
     "some attacked images had NaN or infinite logits",
-    'Find the overflow (try `precision="fp64"`): such a look never counts as success, so the number may flatter.',
+    'Find the overflow (try `precision="fp64"`): such a query never counts as success: the number may be too high.',
 )
 _add(
     "unstable-predictions",
@@ -125,18 +125,18 @@ _add(
 _add(
     "transfer-failure",
     "adversarial examples of another model break what the attack did not",
-    "The attack fails, not the adversary: look for masked gradients, and report the union of both.",
+    "This attack failed, but the model is not robust: look for masked gradients, and report the union of both.",
 )
 _add(
     "unconstrained-failure",
-    "even with the whole box allowed the attack fails",
+    "the attack fails even with the whole box allowed",
     "An attack without a limit must always succeed: the gradients are masked, or the model ignores its input.",
 )
 _add(
     "found-from-outside",
-    "led in from a larger ball, the attack breaks what it did not break from within",
+    "started from a larger ball, the attack breaks what it did not break from within",
     "The number is too high: give the attack more `steps` and `restarts`; if that does not help, the gradients near "
-    "the images mislead, and it takes attacks of another kind (AutoAttack, a gradient-free one) and their union.",
+    "the images are misleading: use attacks of another kind (AutoAttack, a gradient-free one) and report their union.",
 )
 _add(
     "black-box-beats-white-box",
@@ -146,11 +146,11 @@ _add(
 _add(
     "non-monotone-eps",
     "a larger eps breaks less than a smaller one",
-    "Every example of the smaller ball is allowed in the larger: more steps, or a start from the smaller eps's answer.",
+    "The larger ball contains the smaller: use more steps, or start from the answer for the smaller eps.",
 )
 _add(
     "fragile",
     "examples break in one precision and not in the other",
-    "Report both numbers: those examples sit within rounding of the boundary, and count as broken in the run's "
+    "Report both numbers: those examples are within rounding error of the boundary, and count as broken in the run's "
     "precision only.",
 )

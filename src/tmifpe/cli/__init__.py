@@ -15,7 +15,7 @@ from tmifpe.version import __version__
 
 
 class _Group(TyperGroup):
-    """Turns the errors of the user's making into one sentence on stderr and exit 2."""
+    """Turns user errors into one sentence on stderr and exit code 2."""
 
     def invoke(self, ctx: Any) -> Any:
         from rich.console import Console
@@ -34,14 +34,14 @@ class _Group(TyperGroup):
 
 
 def _out_of_memory(error: BaseException) -> str | None:
-    """What to do when memory runs out; None for any other error, which is ours to explain."""
+    """What to do when memory runs out; None for any other error, which is a bug of ours."""
     return f"out of memory: try a smaller --batch-size ({first_line(error)})" if is_out_of_memory(error) else None
 
 
 app = typer.Typer(
     cls=_Group,
     name="tmifpe",
-    help="How robust is an image classifier to adversarial attack? Fast and honest.",
+    help="How robust is an image classifier to adversarial attack? Fast and reliable.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

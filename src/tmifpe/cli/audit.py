@@ -1,4 +1,4 @@
-"""tmifpe audit: how much of each loss's gradient floating point destroys, for one model."""
+"""tmifpe audit: how much of each loss's gradient is lost to floating point, for one model."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def audit_table(result: Audit) -> Table:
 
 
 def _gap_lines(result: Audit) -> list[str]:
-    """The gaps beside the thresholds at which plain cross-entropy loses its label."""
+    """The gaps, and the thresholds at which plain cross-entropy loses its label."""
     plain = result.to_json()
     gap = {name: math.inf if value is None else value for name, value in plain["delta"].items()}
     above = ", ".join(f"{at['share_above']:.0%} above {at['delta']:.2f} ({p})" for p, at in plain["ce_dies"].items())
@@ -112,7 +112,7 @@ def _p99(error: Quantiles) -> str:
 
 
 def _ran(result: Audit) -> tuple[str, ...]:
-    """What ran in which precision; one line if there is nothing to warn of."""
+    """What ran in which precision; one line if there is nothing to warn about."""
     if any("ran in it" not in note for note in result.notes):
         return result.notes
     return (f"The whole network ran in fp64 (the reference) and in {', '.join(result.precisions)}.",)

@@ -24,9 +24,9 @@ def evaluate(
         str | None, typer.Option(help="Write the adversarial examples to this safetensors file.")
     ] = None,
     fail_below: Annotated[
-        float | None, typer.Option(help="Exit with 1 if the robust accuracy (a fraction) is below this.")
+        float | None, typer.Option(help="Exit with code 1 if the robust accuracy (a fraction) is below this.")
     ] = None,
-    junit: Annotated[str | None, typer.Option(help="Write the verdict to this file as JUnit XML, for a CI.")] = None,
+    junit: Annotated[str | None, typer.Option(help="Write the verdict to this file as JUnit XML, for CI.")] = None,
 ) -> None:
     """Measure the robust accuracy of MODEL on DATA."""
     from rich.console import Console

@@ -42,41 +42,45 @@ class AttackOptions:
     """What the attacker may do, and how it goes about it."""
 
     norm: Annotated[str, typer.Option(help="linf or l2.")] = "linf"
-    eps: Annotated[str, typer.Option(help="The budget, e.g. 0.3 or 8/255.")] = "8/255"
+    eps: Annotated[str, typer.Option(help="The radius of the ball, e.g. 0.3 or 8/255.")] = "8/255"
     steps: Annotated[int, typer.Option(min=1, help="Gradient steps per restart.")] = 100
     restarts: Annotated[int, typer.Option(min=1, help="Random starts per example.")] = 1
-    schedule: Annotated[str, typer.Option(help="Of the steps on a loss: cosine, linear, constant or drops.")] = "cosine"
+    schedule: Annotated[str, typer.Option(help="Step sizes of PGD on a loss: cosine, linear, constant or drops.")] = (
+        "cosine"
+    )
     momentum: Annotated[
         float,
-        typer.Option(help="Weight of the new step on a loss; 0 switches it off. Attacks take theirs in parentheses."),
+        typer.Option(help="Momentum of PGD on a loss, 0 for none. Other attacks take theirs in parentheses."),
     ] = 0.75
     targets: Annotated[
         str | None, typer.Option(help="Targeted: second, least-likely, random, a class, or a file of classes.")
     ] = None
-    mode: Annotated[str, typer.Option(help="verdict (stop when broken) or strongest (all steps).")] = "verdict"
+    mode: Annotated[str, typer.Option(help="verdict (stop at the first success) or strongest (take all steps).")] = (
+        "verdict"
+    )
     precision: Annotated[str | None, typer.Option(help="fp64, fp32, bf16 or fp16; default: the model's own.")] = None
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random starts.")] = 0
-    eot: Annotated[int, typer.Option(min=1, help="Draws to average per look at a randomised model.")] = 1
+    eot: Annotated[int, typer.Option(min=1, help="Draws to average per query of a randomised model (EOT).")] = 1
     batch_size: Annotated[str, typer.Option(help="Examples per batch, or auto.")] = "auto"
     shard_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Examples per stored shard; default: four batches and at least ~10 s of work."),
+        typer.Option(min=1, help="Examples per stored shard; by default chosen from the image size and the attack."),
     ] = None
 
 
 @dataclass(frozen=True)
 class TrustOptions:
-    """What is asked around the attack so that its number can be trusted."""
+    """What is done around the attack so that its number can be trusted."""
 
     checks: Annotated[
         bool, typer.Option(help="Look for reasons to doubt the number, on at most 64 examples; see docs/flags.md.")
     ] = True
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if any flag is raised.")] = False
-    verify: Annotated[str | None, typer.Option(help="fp64: read every adversarial example in that precision too.")] = (
-        None
-    )
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 3 if any flag is raised.")] = False
+    verify: Annotated[
+        str | None, typer.Option(help="A second precision, e.g. fp64, in which to verify every adversarial example.")
+    ] = None
     repeats: Annotated[
-        int, typer.Option(min=1, help="Read the answers of a randomised model this often: mean and interval.")
+        int, typer.Option(min=1, help="Read the result on a randomised model this many times: mean and interval.")
     ] = 1
     transfer_adv: Annotated[
         str | None, typer.Option(help="Adversarial examples of another model (a --save-adv file) to try as well.")
@@ -93,7 +97,7 @@ STORE = "tmifpe-runs"
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """Where results are kept, so that asking again resumes or returns them."""
+    """Where results are kept, so that the same request resumes or returns them."""
 
     store: Annotated[str, typer.Option(envvar="TMIFPE_STORE", help="The folder of the run store.")] = STORE
     no_store: Annotated[bool, typer.Option("--no-store", help="Keep nothing on disk.")] = False

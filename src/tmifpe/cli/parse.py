@@ -67,12 +67,12 @@ def refuse_ignored_options(options: AttackOptions, text: str) -> None:
     if name not in ATTACKS:  # a loss, or nothing that is known
         return
     own = inspect.signature(ATTACKS.get(name)).parameters
-    heard = {option for option in ("steps", "restarts") if option in own}
+    accepted = {option for option in ("steps", "restarts") if option in own}
     plain = AttackOptions()
     wanted = [o for o in ("steps", "restarts", "schedule", "momentum") if getattr(options, o) != getattr(plain, o)]
-    if unheard := [f"--{option}" for option in wanted if option not in heard]:
+    if ignored := [f"--{option}" for option in wanted if option not in accepted]:
         example = f", as in --loss '{name}(momentum=0.5)'" if "momentum" in own else ""
-        raise InputError(f"{name} is an attack and takes no {', '.join(unheard)}; give it its own options{example}")
+        raise InputError(f"{name} is an attack and takes no {', '.join(ignored)}; give it its own options{example}")
 
 
 def attack_from(options: AttackOptions, loss: str) -> PGD:
@@ -101,7 +101,7 @@ def request_from(options: AttackOptions, data: Data) -> dict[str, Any]:
 
 
 def checks_from(options: TrustOptions, data: Data) -> dict[str, Any]:
-    """The keyword options of `tmifpe.evaluate` that ask whether its number can be trusted."""
+    """The keyword options of `tmifpe.evaluate` that check whether its number can be trusted."""
     return {
         "checks": options.checks,
         "verify": options.verify,
@@ -123,7 +123,9 @@ def _transferred(path: str | None, data: Data) -> Any:
     if "adv" not in tensors:
         raise InputError(f"{path} holds no tensor 'adv'; give a file that --save-adv wrote")
     if "indices" in tensors and tensors["indices"].tolist() != list(data.indices):
-        raise InputError(f"{path} holds adversarial examples of other images; data, --limit and --indices must agree")
+        raise InputError(
+            f"{path} holds adversarial examples for different images; data, --limit and --indices must agree"
+        )
     return tensors["adv"]
 
 
@@ -180,7 +182,7 @@ def seeds_from(text: str | None, single: int) -> tuple[int, ...]:
 
 
 def folder_from(text: str) -> Path:
-    """A folder that the user named; whether it is there is asked when it is needed."""
+    """A folder that the user named; whether it exists is checked when it is needed."""
     try:
         folder = Path(text).expanduser()
         folder.is_dir()
@@ -207,7 +209,7 @@ def write_file(path: str, content: bytes) -> None:
 
 
 def check_output(path: str | None) -> None:
-    """`InputError` if a file that is to be written at the end cannot be: said before the work, not after it."""
+    """`InputError` if a file that is to be written at the end cannot be: reported before the work, not after it."""
     if path is None:
         return
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def provenance(device: str = "cpu") -> dict[str, Any]:
-    """What a result file carries beside its numbers, so that it can be made again."""
+    """What a result file carries besides its numbers, so that it can be reproduced."""
     from tmifpe.run.environment import machine, versions
     from tmifpe.version import __version__
 

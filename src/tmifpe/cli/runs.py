@@ -1,4 +1,4 @@
-"""tmifpe runs: what is in the store, and how to take it out."""
+"""tmifpe runs: list, show, compare, export and repair stored runs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def list_runs(
 
 @runs.command("show")
 def show(run: Name, store: Folder = STORE, json: Json = False) -> None:
-    """Show what a run asked, found, and was computed with."""
+    """Show what a run was asked to do, what it found, and what it was computed with."""
     import dataclasses
 
     from rich.console import Console
@@ -84,7 +84,7 @@ def show(run: Name, store: Folder = STORE, json: Json = False) -> None:
     shown = Console()
     shown.print(result_table(result))
     if found.finished is None:
-        shown.print(f"Not finished: {found.done} of {found.plan.n} examples; ask for the same again to resume.")
+        shown.print(f"Not finished: {found.done} of {found.plan.n} examples; run the same command again to resume.")
     for session in sessions:
         what = ", ".join(f"{name} {value}" for name, value in {**session.versions, **session.machine}.items())
         shown.print(plain(f"{session.started}: {session.shards} shards with {what}"), highlight=False)
@@ -126,7 +126,7 @@ def _compared(store: Store, first: str, second: str) -> dict[str, Any]:
     if one.spec.targets == "random" and one.spec.seed != two.spec.seed:
         raise InputError(
             f"runs {one.name} and {two.name} ask different questions: their seeds, {one.spec.seed} and "
-            f"{two.spec.seed}, drew other random targets"
+            f"{two.spec.seed}, drew different random targets"
         )
     for run in (one, two):
         if run.done < run.plan.n:
@@ -165,7 +165,7 @@ def export(
     output: Annotated[str | None, typer.Option(help="The file to write; without it, stdout.")] = None,
     adv: Annotated[str | None, typer.Option(help="Write the adversarial examples to this safetensors file.")] = None,
     robustbench: Annotated[
-        str | None, typer.Option(help="Write the .pt tensor that RobustBench asks for to this file.")
+        str | None, typer.Option(help="Write the .pt tensor that RobustBench expects to this file.")
     ] = None,
 ) -> None:
     """Export the outcomes of a run, or its adversarial examples."""
@@ -188,7 +188,7 @@ def export(
 
 @runs.command("repair")
 def repair(store: Folder = STORE) -> None:
-    """Rebuild a damaged or lost database from the shard files; the old one is kept beside it."""
+    """Rebuild a damaged or lost database from the shard files; the old one is kept."""
     from tmifpe.cli.console import harmless
     from tmifpe.store.repair import repair as rebuild
 

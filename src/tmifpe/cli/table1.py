@@ -1,4 +1,4 @@
-"""tmifpe table1: the paper's Table 1, measured again beside what is printed."""
+"""tmifpe table1: the paper's Table 1, measured again, next to the printed values."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def table1(
     ),
     data_dir: Annotated[str, typer.Option(help="Where the data is: DATA_DIR/mnist, DATA_DIR/cifar10, ...")] = "data",
     seeds: Annotated[str, typer.Option(help="Several seeds, e.g. 0,1,2: mean, spread and union.")] = "0",
-    steps: Annotated[int, typer.Option(min=1, help="Gradient steps; the paper takes 100.")] = 100,
+    steps: Annotated[int, typer.Option(min=1, help="Gradient steps; the paper uses 100.")] = 100,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Examples per batch; default by image size.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
 ) -> None:
-    """Measure the rows of the paper's Table 1 whose weights are at hand, and list what the others need."""
+    """Measure the rows of the paper's Table 1 whose weights are available, and list what the others need."""
     from tmifpe.attacks import PGD
     from tmifpe.cli.console import progress_on_stderr
     from tmifpe.cli.interrupt import interruptible
@@ -77,7 +77,7 @@ def table1(
 
 
 def _checked(columns: list[str], steps: int) -> list[str]:
-    """Unknown columns and missing extras are told before any compute, even if no row can be measured."""
+    """Report unknown columns and missing extras before any compute, even if no row can be measured."""
     from tmifpe.attacks import PGD
     from tmifpe.run.resolve import resolve_attack
 

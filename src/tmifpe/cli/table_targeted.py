@@ -1,4 +1,4 @@
-"""tmifpe table-targeted: how often each loss reaches the class it aims at, which the paper does not show."""
+"""tmifpe table-targeted: how often each loss reaches its target class, which the paper does not report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each carries one sentence that says what is wrong and what to do."""
+"""The errors a user may see. Each carries one sentence that says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class InputError(ValueError):
 
 
 class ModelError(InputError):
-    """The model failed when it was asked; the cause is its own error."""
+    """The model raised an error in its forward pass, which is the cause of this one."""
 
 
 class MissingExtra(InputError):
@@ -56,7 +56,7 @@ def first_line(error: BaseException) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, which a smaller batch mends, on any device.
+    """Whether memory ran out, on any device; a smaller batch fixes that.
 
     >>> is_out_of_memory(MemoryError()), is_out_of_memory(ValueError("no"))
     (True, False)

@@ -21,7 +21,7 @@ Model: TypeAlias = Callable[[Tensor], Tensor]
 
 
 _FAR = 1e6
-"""In units of the box: more than the diameter of any image, and little enough for every step to be a number."""
+"""In units of the box: more than the diameter of any image, and small enough for every step to stay finite."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Data(Protocol):
 
     @property
     def indices(self) -> Sequence[int]:
-        """Where each example stands in the full source; 0 … len-1 for the full source itself."""
+        """The position of each example in the full source; 0 … len-1 for the full source itself."""
         ...
 
     def __len__(self) -> int: ...

@@ -37,7 +37,7 @@ def load_model(
     text = str(text)
     source, where = _resolve(text.strip())
     asked = Asked(source, where, None if weights is None else _path(weights))
-    with torch.random.fork_rng(devices=[]):  # layers draw initial weights when made; the caller's stream stays his
+    with torch.random.fork_rng(devices=[]):  # new layers draw initial weights; this leaves the caller's RNG untouched
         loaded = MODELS.get(source)(asked)
     if mean is not None or std is not None:
         loaded = replace(loaded, mean=mean, std=std)

@@ -56,7 +56,7 @@ class Located:
 
 
 class Missing(InputError):
-    """What a row needs and does not find, in one sentence."""
+    """What a row needs and what was not found, in one sentence."""
 
 
 @cache
@@ -73,16 +73,16 @@ def paper_rows() -> tuple[PaperRow, ...]:
     return tuple(PaperRow(number=number, **row) for number, row in enumerate(plain, 1))
 
 
-def choose_rows(asked: Sequence[str]) -> list[PaperRow]:
-    """The rows asked for, in the order of the paper: by id, by number, or by words of its description.
+def choose_rows(wanted: Sequence[str]) -> list[PaperRow]:
+    """The rows wanted, in the order of the paper: by id, by number, or by words of their description.
 
     >>> [row.id for row in choose_rows(["5", "mnist trades"])]
     ['mnist-trades', 'mnist-fast']
     """
-    if not asked:
+    if not wanted:
         return list(paper_rows())
     chosen: set[PaperRow] = set()
-    for text in asked:
+    for text in wanted:
         found = [row for row in paper_rows() if text.lower() in (row.id, str(row.number))]
         found = found or [row for row in paper_rows() if _describes(text, row)]
         if not found:
@@ -94,7 +94,7 @@ def choose_rows(asked: Sequence[str]) -> list[PaperRow]:
 def load_row(
     row: PaperRow, weights_dir: Path, data_dir: Path, limit: int | None, device: str
 ) -> tuple[Classifier, Data]:
-    """The row's model and data, or `Missing` with all that is not at hand."""
+    """The row's model and data, or `Missing` with everything that was not found."""
     needs: list[str] = []
     located = _locate(row, weights_dir)
     if located is None:
@@ -173,8 +173,8 @@ def weights_needed(row: PaperRow, folder: Path) -> str:
 def _describes(text: str, row: PaperRow) -> bool:
     """Whether every word of `text` begins a word of what is known of the row."""
     known = _words(f"{row.id} {row.norm} {row.defense} {row.cite} {row.architecture} {row.model} {row.weights}")
-    asked = _words(text)
-    return bool(asked) and all(any(word.startswith(one) for word in known) for one in asked)
+    wanted = _words(text)
+    return bool(wanted) and all(any(word.startswith(one) for word in known) for one in wanted)
 
 
 def _words(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The paper's Table 1, measured again: every row whose weights are at hand, beside what is printed."""
+"""The paper's Table 1, measured again: every row whose weights are available, next to the printed values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tmifpe.attacks import PGD
 from tmifpe.core.options import parse
@@ -16,7 +16,11 @@ from tmifpe.core.stats import wilson
 from tmifpe.core.types import Threat
 from tmifpe.evaluation.compare import Comparison, compare
 from tmifpe.paper.rows import Missing, PaperRow, load_row
+from tmifpe.run.request import SharedOptions
 from tmifpe.run.result import Progress
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 COLUMNS = ("ce", "cw", "dlr", "gama(momentum=0.75)", "mifpe", "tmifpe")
 
@@ -53,7 +57,7 @@ class MeasuredRow:
             "model": first.spec.model,
             "data": first.spec.data,
             "seeds": list(self.comparison.seeds),
-            "clean": _beside(self.comparison.clean_accuracy, row.printed["clean"]),
+            "clean": _next_to(self.comparison.clean_accuracy, row.printed["clean"]),
             "columns": {name: self._column(self.comparison, name) for name in self.comparison.results},
             "spread": self.comparison.spread,
             "pairs": [vars(pair) | {"differs": pair.differs} for pair in self.comparison.pairs()],
@@ -74,7 +78,7 @@ class MeasuredRow:
     def _column(self, comparison: Comparison, name: str) -> dict[str, Any]:
         runs = comparison.results[name]
         values = comparison.accuracies(name)
-        return _beside(comparison.mean(name), printed_value(self.row, name)) | {
+        return _next_to(comparison.mean(name), printed_value(self.row, name)) | {
             "interval": list(comparison.interval(name)),
             "values": values,
             "min": min(values),
@@ -95,22 +99,23 @@ def measure_row(
     columns: Sequence[str] = COLUMNS,
     attack: PGD = PGD(),  # noqa: B008 - frozen
     *,
-    limit: int | None = None,
-    device: str = "cpu",
+    seeds: Sequence[int] = (0,),
     progress: Callable[[str, Progress], None] = lambda column, step: None,
-    **options: Any,
+    **options: Unpack[SharedOptions],
 ) -> MeasuredRow:
-    """One row under every column. `options` are those of `compare`: seeds, store, batch_size and the rest.
+    """One row under every column. `options` are those of `compare`: store, limit, device and the rest.
 
     Weights are looked for in `weights_dir` by file name or in the layout of RobustBench's zoo, or as an export
     named after the row; data in `data_dir/<dataset>`.
     """
     try:
-        classifier, data = load_row(row, weights_dir, data_dir, limit, device)
+        classifier, data = load_row(
+            row, weights_dir, data_dir, options.get("limit"), str(options.get("device") or "cpu")
+        )
     except Missing as missing:
         return MeasuredRow(row, needs=str(missing))
     threat = Threat(row.norm, row.eps)  # pyright: ignore[reportArgumentType]
-    result = compare(classifier, data, threat, columns, attack, device=device, progress=progress, **options)
+    result = compare(classifier, data, threat, columns, attack, seeds=seeds, progress=progress, **options)
     return MeasuredRow(row, result)
 
 
@@ -120,7 +125,7 @@ def printed_value(row: PaperRow, column: str) -> float | None:
     return row.printed.get(name) if not options or name in ("gama", "autoattack") else None
 
 
-def _beside(measured: float, printed: float | None) -> dict[str, float | None]:
+def _next_to(measured: float, printed: float | None) -> dict[str, float | None]:
     difference = None if printed is None else round(measured - printed, 6)
     return {"measured": measured, "printed": printed, "difference": difference}
 
@@ -129,7 +134,7 @@ def _some_images(comparison: Comparison) -> str:
     spec = next(iter(comparison.results.values()))[0].spec
     if spec.n == spec.total:
         return ""
-    return f"These are {spec.n} of {spec.total} images; their choice is a part of the difference to the printed."
+    return f"These are {spec.n} of {spec.total} images; their choice is part of the difference from the printed value."
 
 
 def _other_weights(row: PaperRow, comparison: Comparison) -> str:

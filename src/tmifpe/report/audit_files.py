@@ -49,7 +49,7 @@ def write_audit(audit: Audit, folder: str | Path) -> list[Path]:
 
 
 def draw_audit(audit: Audit, path: str | Path) -> None:
-    """Two panels: how large the gaps are beside the thresholds of CE, and what each loss loses in each precision."""
+    """Two panels: the gaps and the thresholds of CE, and what each loss loses in each precision."""
     # A Figure of its own, not pyplot's: no global state, no window.
     figure = _figure_class()(figsize=(12, 4.6), dpi=150, layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.25])

@@ -14,10 +14,10 @@ def describe(result: Result, at_least: float | None = None) -> str:
     spec, rows = result.spec, list(result.outcomes)
     broken = [f"{row.index} ({row.label} -> {row.adv_pred})" for row in rows if row.fooled]
     wrong = [f"{row.index} ({row.label} -> {row.clean_pred})" for row in rows if not row.correct]
-    asked = "" if at_least is None else f"; at least {at_least:.2%} is required"
+    required = "" if at_least is None else f"; at least {at_least:.2%} is required"
     threat = f"{spec.threat.norm} eps {spec.threat.eps:.6g}, {'; '.join(spec.attacks)}, seed {spec.seed}"
     lines = [
-        f"robust accuracy {result.robust_accuracy:.2%} ({result.robust} of {result.n}){asked}",
+        f"robust accuracy {result.robust_accuracy:.2%} ({result.robust} of {result.n}){required}",
         f"clean accuracy {result.clean_accuracy:.2%}; {spec.model} on {spec.data}, {threat}",
         _listed("broken, as index (label -> prediction)", broken),
         _listed("misclassified without an attack", wrong),

@@ -46,7 +46,7 @@ def time_ratio(seconds: dict[str, float]) -> str:
 
 
 def spread(plain: dict[str, Any]) -> str:
-    """How far the seed alone moves a number, beside how far the losses lie apart, in one sentence."""
+    """How far the seed alone moves a number, compared with the gaps between losses, in one sentence."""
     if plain["spread"] is None:
         return ""
     means = [column["mean"] for column in plain["losses"].values()]

@@ -1,4 +1,4 @@
-"""What an evaluation found, as numbers that carry their own evidence."""
+"""What an evaluation found: numbers, and the evidence for them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Result:
 
     `robust_accuracy` is the share of all examples that are classified correctly and withstood every attack.
     Targeted: examples left out (predicted or labelled as their target to begin with) are not counted in `n` and the
-    robust accuracy; the clean accuracy is that of all examples, whatever the question.
+    robust accuracy; the clean accuracy is always that of all examples.
     """
 
     spec: RunSpec
@@ -84,7 +84,7 @@ class Result:
     repeated: tuple[float, ...] = ()
     """The robust accuracy in further draws of a randomised model, one number per draw."""
     notes: tuple[str, ...] = ()
-    """What the source of the model has to say of it."""
+    """Remarks by the source of the model."""
 
     @property
     def n(self) -> int:
