@@ -165,6 +165,15 @@ def test_two_packages_with_one_name(plugin: None, tmp_path: Path) -> None:
     assert get_loss("tmifpe_hinge.loss:Hinge(kappa=3)").kappa == 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def test_the_docs_say_what_the_package_does() -> None:
+    page = (PLUGIN.parent.parent / "docs" / "extending.md").read_text(encoding="utf-8")
+    (entries,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert entries.strip() in (PLUGIN / "pyproject.toml").read_text(encoding="utf-8")
+    names: dict[str, Any] = dict(zip(("model", "data"), digits(8), strict=True))
+    cell(0, re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], names)
+    assert robust(names["hinge"]) == robust("cw")
+
+
 # Single files ----------------------------------------------------------------------------------------------------
 
 
