@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -23,9 +23,12 @@ from typer.testing import CliRunner
 import tmifpe
 from tests.stores import environment
 from tmifpe import InputError
-from tmifpe.attacks import ATTACKS, Budget, Problem, attack_spelling, get_attack
+from tmifpe.attacks import ATTACKS, Budget, Problem, Stepwise, attack_spelling, get_attack
+from tmifpe.attacks.rows import Rows
 from tmifpe.cli import app
+from tmifpe.core import rng
 from tmifpe.core.code_stamp import code_stamp
+from tmifpe.core.numerics import margin
 from tmifpe.data import load_data
 from tmifpe.losses import LOSSES, get_loss, spelling
 from tmifpe.models import load_model
@@ -575,6 +578,54 @@ class ByBatch(tmifpe.PGD):
 def test_check_attack_says_what_it_saw(attack: Any, saw: str) -> None:
     with pytest.raises(AssertionError, match=saw):
         check_attack(attack)
+
+
+@dataclass
+class SearchState(Rows):
+    x: Tensor
+    best: Tensor
+    value: Tensor
+    looks: Tensor
+
+
+@dataclass(frozen=True)
+class RandomSearch(Stepwise):
+    """A step in a random direction, kept if the margin rises."""
+
+    steps: int = 60
+    name: ClassVar[str] = "random-search"
+    needs_gradient: ClassVar[bool] = False
+
+    @property
+    def looks(self) -> int:
+        return self.steps + 1
+
+    def init(self, problem: Problem) -> SearchState:
+        x = problem.norm.start(problem.ball, problem.seed, problem.indices, problem.stage, 0)
+        return SearchState(x, x.clone(), torch.full((len(x),), -torch.inf, dtype=x.dtype), problem.labels * 0)
+
+    def objective(self, problem: Problem, state: SearchState) -> Any:
+        return lambda logits: margin(logits, problem.labels, problem.targets)
+
+    def step(self, problem: Problem, state: SearchState, evaluated: Any) -> SearchState:
+        if evaluated.value is None:  # the last look only judges
+            return replace(state, looks=state.looks + 1)
+        better = evaluated.value > state.value
+        best = torch.where(column(better, state.x), state.x, state.best)
+        shape = tuple(best.shape[1:])
+        draws = [
+            rng.normal(problem.seed, problem.indices[i : i + 1], problem.stage, int(look) + 1, shape)
+            for i, look in enumerate(state.looks)
+        ]
+        way = problem.norm.direction(torch.cat(draws).to(best.dtype))
+        x = problem.norm.project(best + 0.5 * column(problem.ball.radius, best) * way, problem.ball)
+        return SearchState(x, best, torch.where(better, evaluated.value, state.value), state.looks + 1)
+
+
+def test_an_attack_without_gradients_keeps_a_looser_contract() -> None:
+    check_attack(RandomSearch)
+    with pytest.raises(AssertionError, match=r"at 3 of the exact distance, where 16 should be"):
+        check_attack(RandomSearch(steps=1))
 
 
 class Averaged(Linf):
