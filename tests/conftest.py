@@ -34,6 +34,12 @@ def shared() -> Path:
     return folder
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem in NUMERICAL:
+            item.add_marker("numerical")
+
+
 @pytest.fixture(scope="session")
 def robust_digits() -> tuple[nn.Module, Tensor, Tensor]:
     """The bundled robust model, and sixty images with their labels."""
@@ -41,12 +47,6 @@ def robust_digits() -> tuple[nn.Module, Tensor, Tensor]:
     assert isinstance(model, nn.Module)
     x, y = tmifpe.load_data("digits", limit=60).fetch(range(60))
     return model, x, y
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.stem in NUMERICAL:
-            item.add_marker("numerical")
 
 
 def _fuzz_cases(config: pytest.Config) -> int:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import mpmath
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from typer.testing import CliRunner
 
 import tmifpe
-from tmifpe.audits.advice import verdicts
+from tmifpe.audits.advice import advice
 from tmifpe.audits.at_precision import at_precision
 from tmifpe.audits.gradient_errors import Finding, Quantiles, Side, compare_gradients
-from tmifpe.audits.reference_gradient import exact, pinned
+from tmifpe.audits.reference_gradient import pinned, reference_gradient
 from tmifpe.cli import app
 from tmifpe.losses import get_loss
+from tmifpe.losses.ce import CE
 from tmifpe.theory.formats import FORMATS
 
 mp = mpmath.mp.clone()
@@ -55,7 +59,7 @@ def test_a_saturated_model_kills_ce_and_not_tmifpe(precision: str, gap: float) -
     assert ours.logits.error.max is not None
     assert ours.logits.error.max < 4 * unit
     first = f"100 % of your correctly classified examples give ce a zero gradient in {precision}; use tmifpe or cw."
-    assert first == found.verdicts[0]
+    assert first == found.advice[0]
 
 
 @pytest.mark.parametrize(("precision", "gap"), [("fp16", 12.0), ("bf16", 12.0), ("fp32", 25.0)])
@@ -65,7 +69,7 @@ def test_ce_loses_its_label_before_its_gradient(precision: str, gap: float) -> N
     ce = found.finding("ce", precision)
     assert (ce.logits.zero, ce.label_lost) == (0.0, 1.0)
     assert found.finding("ce-margin", precision).label_lost == 0.0
-    assert "lose the label's part of ce's gradient" in found.verdicts[0]
+    assert "lose the label's part of ce's gradient" in found.advice[0]
     assert found.to_json()["ce_dies"][precision]["share_above"] == 1.0
 
 
@@ -116,7 +120,7 @@ def relative_error(got: list[float], want: list[Any]) -> float:
 
 
 def reference(loss: str, logits: list[float], label: int) -> tuple[list[float], float]:
-    found = exact(get_loss(loss), torch.tensor([logits], dtype=torch.float64), torch.tensor([label]))
+    found = reference_gradient(get_loss(loss), torch.tensor([logits], dtype=torch.float64), torch.tensor([label]))
     return found.weights[0].tolist(), found.scale.item()
 
 
@@ -195,6 +199,46 @@ def test_errors_of_known_gradients() -> None:
     assert m.nonfinite.tolist() == [False, False, False, False, True]
 
 
+# Losses from outside ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mine(CE):
+    """Cross-entropy under another name."""
+
+    name: ClassVar[str] = "mine"
+
+
+def plain_ce(logits: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(logits, labels, reduction="none")
+
+
+@pytest.mark.parametrize("gap", [25.0, 120.0, 800.0])
+def test_a_loss_is_audited_by_its_own_reference_whatever_its_name(gap: float) -> None:
+    model, x, y = saturated(gap)
+    found = tmifpe.audit(model, (x, y), ["ce", Mine], ["fp32"])
+    ce, mine = found.findings
+    assert mine == dataclasses.replace(ce, loss=mine.loss)
+    assert mine.label_lost == 1.0
+    assert not any("reference gradient" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("gap", [25.0, 120.0, 800.0])
+def test_a_reference_that_has_vanished_proves_nothing(gap: float) -> None:
+    """In float64 the label's part of a plain function's gradient is 0 from a gap of 37 on, all of it from 745 on."""
+    model, x, y = saturated(gap)
+    found = tmifpe.audit(model, (x, y), [plain_ce, "tmifpe"], ["fp32"])
+    plain = found.findings[0]
+    assert plain.label_lost == 1.0
+    assert plain.logits.flat == plain.input.flat == 0.0
+    assert (plain.logits.zero, plain.input.zero) == ((1.0, 1.0) if gap > 100 else (0.0, 0.0))
+    assert not plain.sound
+    assert "use tmifpe" in found.advice[0]
+    said = [note for note in found.notes if "plain_ce" in note]
+    assert len(said) == (gap > 37)
+    assert all("on 6 of the correctly classified examples" in note for note in said)
+
+
 # Precisions that a model cannot run in -----------------------------------------------------------------------------
 
 
@@ -238,13 +282,13 @@ def test_overflow_in_half_precision_is_said() -> None:
     found = tmifpe.audit(model, (x, y), ["tmifpe"], ["fp16", "fp32"])
     assert found.finding("tmifpe", "fp16").logits.nonfinite == 1.0
     assert found.finding("tmifpe", "fp32").sound
-    assert found.verdicts[0] == "In fp16 every example has NaN or infinite logits: the network itself overflows."
+    assert found.advice[0] == "In fp16 every example has NaN or infinite logits: the network itself overflows."
     json.dumps(found.to_json(), allow_nan=False)
 
 
 def test_a_flat_network_is_not_blamed_on_the_loss() -> None:
     found = tmifpe.audit(lambda x: x.flatten(1).round(), (torch.eye(4).reshape(4, 1, 2, 2), torch.arange(4)), ["cw"])
-    assert found.verdicts[0].startswith("For 100 % of your correctly classified examples the network has no gradient")
+    assert found.advice[0].startswith("For 100 % of your correctly classified examples the network has no gradient")
     assert found.finding("cw", "fp32").input.zero == 0.0
 
 
@@ -285,17 +329,17 @@ def finding(loss: str, zero: float = 0.0, lost: float = 0.0, signs: float = 0.0,
     return Finding(loss, "fp16", lost, signs, side, side)
 
 
-def test_verdicts() -> None:
-    said = verdicts([finding("ce", zero=0.42, lost=0.8), finding("ce-margin"), finding("tmifpe")])
+def test_advice() -> None:
+    said = advice([finding("ce", zero=0.42, lost=0.8), finding("ce-margin"), finding("tmifpe")])
     assert said == (
         "42 % of your correctly classified examples give ce a zero gradient in fp16; use tmifpe or ce-margin.",
     )
-    only = verdicts([finding("ce", zero=0.5)])
+    only = advice([finding("ce", zero=0.5)])
     assert only[0].endswith("no loss audited is free of this, use a wider precision.")
-    signs = verdicts([finding("ce-margin", signs=0.57), finding("tmifpe", signs=0.05)])
+    signs = advice([finding("ce-margin", signs=0.57), finding("tmifpe", signs=0.05)])
     assert "ce-margin keeps a gradient but has the wrong sign at 57 % of the pixels (tmifpe: 5 %)" in signs[1]
     assert "even tmifpe has the wrong sign at 5 % of the pixels" in signs[2]
-    fine = verdicts([finding("ce", p99=1e-3), finding("tmifpe")])
+    fine = advice([finding("ce", p99=1e-3), finding("tmifpe")])
     assert " ".join(fine) == (
         "In fp16 every loss keeps its gradient on all your correctly classified examples; its relative error "
         "(99th percentile, with respect to the logits) is largest for ce, 1.0e-03; that of tmifpe is 1.0e-07."

@@ -36,6 +36,7 @@ LAYERS: dict[str, set[str]] = {
     "paper": {*_RUN, "evaluation"},
     "report": {"core", "theory", "run", "evaluation", "paper", "audits"},
     "compat": {"core", "attacks", "run", "evaluation"},
+    "testing": {*_RUN, "evaluation", "report"},
 }
 # The command line and the modules beside the folders are doors: they may open everything.
 LAYERS["cli"] = {*LAYERS, ""}

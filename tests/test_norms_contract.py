@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.cases import cases
 from tmifpe.core.types import Threat
 from tmifpe.norms import NORMS, Ball, get_norm
+from tmifpe.testing import check_norm
 
 SHAPE = (2, 3, 3)
 
@@ -48,6 +49,10 @@ def test_projection(name, dtype, seed, eps, far):
         other = norm.project(x + (other - x) * (k + 1) / 5, Ball.of(x, threat))
         gap = (wild - point).flatten(1).norm(dim=1) - (wild - other).flatten(1).norm(dim=1)
         assert (gap <= slack * (1 + far) * 10).all()
+
+
+def test_keeps_the_contract(norm):
+    check_norm(norm)
 
 
 def test_projection_is_the_identity_inside(norm):

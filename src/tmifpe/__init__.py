@@ -18,15 +18,16 @@ from tmifpe.version import __version__
 
 if TYPE_CHECKING:
     from tmifpe import theory
-    from tmifpe.attacks import GAMA, PGD, bim, fgsm, get_attack, mim
+    from tmifpe.attacks import GAMA, PGD, Attack, bim, fgsm, get_attack, mim, register_attack
     from tmifpe.audits.audit import Audit, audit
     from tmifpe.checks.attack import check_monotone
     from tmifpe.core.types import Classifier, Data, Threat
-    from tmifpe.data import load_data
+    from tmifpe.data import load_data, register_data
     from tmifpe.evaluation.compare import Comparison, compare
     from tmifpe.evaluation.evaluate import evaluate
-    from tmifpe.losses import get_loss
-    from tmifpe.models import load_model
+    from tmifpe.losses import Loss, ReferenceGradient, get_loss, register_loss
+    from tmifpe.models import load_model, register_model
+    from tmifpe.norms import Norm, register_norm
     from tmifpe.run.outcomes import Outcome, Outcomes
     from tmifpe.run.result import Flag, Progress, Result
     from tmifpe.store import Store
@@ -34,16 +35,20 @@ if TYPE_CHECKING:
 __all__ = [
     "GAMA",
     "PGD",
+    "Attack",
     "Audit",
     "Classifier",
     "Comparison",
     "Data",
     "Flag",
     "InputError",
+    "Loss",
     "MissingExtra",
+    "Norm",
     "Outcome",
     "Outcomes",
     "Progress",
+    "ReferenceGradient",
     "Result",
     "Store",
     "Threat",
@@ -59,14 +64,19 @@ __all__ = [
     "load_data",
     "load_model",
     "mim",
+    "register_attack",
+    "register_data",
+    "register_loss",
+    "register_model",
+    "register_norm",
     "theory",
 ]
 
 # Resolved on first use, so that `tmifpe --help` does not wait for torch.
 _HOMES = {
-    "tmifpe.attacks": ["GAMA", "PGD", "bim", "fgsm", "get_attack", "mim"],
+    "tmifpe.attacks": ["GAMA", "PGD", "Attack", "bim", "fgsm", "get_attack", "mim", "register_attack"],
     "tmifpe.core.types": ["Classifier", "Data", "Threat"],
-    "tmifpe.data": ["load_data"],
+    "tmifpe.data": ["load_data", "register_data"],
     "tmifpe.audits.audit": ["Audit", "audit"],
     "tmifpe.checks.attack": ["check_monotone"],
     "tmifpe.evaluation.compare": ["Comparison", "compare"],
@@ -74,8 +84,9 @@ _HOMES = {
     "tmifpe.run.outcomes": ["Outcome", "Outcomes"],
     "tmifpe.run.result": ["Flag", "Progress", "Result"],
     "tmifpe.store": ["Store"],
-    "tmifpe.losses": ["get_loss"],
-    "tmifpe.models": ["load_model"],
+    "tmifpe.losses": ["Loss", "ReferenceGradient", "get_loss", "register_loss"],
+    "tmifpe.models": ["load_model", "register_model"],
+    "tmifpe.norms": ["Norm", "register_norm"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -15,8 +15,7 @@ from tmifpe.attacks.schedules import SCHEDULES, get_schedule
 from tmifpe.core.options import parse, spell, split_list
 from tmifpe.core.types import Threat
 from tmifpe.data import DATA, load_data
-from tmifpe.losses import LOSSES, get_loss
-from tmifpe.losses.loss import spelling
+from tmifpe.losses import LOSSES, get_loss, spelling
 from tmifpe.models import MODELS, load_model
 from tmifpe.norms import NORMS, get_norm
 from tmifpe.run.resolve import resolve_attack

@@ -1,7 +1,7 @@
 """One step, one loop, sequences of attacks. A model is any callable to logits."""
 
 from tmifpe.attacks.attack import Attack, Budget
-from tmifpe.attacks.catalogue import ATTACKS, attack_spelling, get_attack
+from tmifpe.attacks.catalogue import ATTACKS, attack_spelling, get_attack, register_attack
 from tmifpe.attacks.gama import GAMA
 from tmifpe.attacks.loop import Loop, Verdicts
 from tmifpe.attacks.pgd import PGD, bim, fgsm, mim
@@ -30,4 +30,5 @@ __all__ = [
     "fgsm",
     "get_attack",
     "mim",
+    "register_attack",
 ]

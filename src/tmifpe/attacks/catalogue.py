@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ATTACKS", "attack_spelling", "get_attack"]
+__all__ = ["ATTACKS", "attack_spelling", "get_attack", "register_attack"]
 
 import dataclasses
 import inspect
@@ -12,10 +12,31 @@ from typing import Any, cast
 from tmifpe.attacks.attack import Attack
 from tmifpe.attacks.sequence import as_attack
 from tmifpe.core.errors import InputError
-from tmifpe.core.options import parse, spell, split_list
+from tmifpe.core.options import check_spelled, parse, spell, split_list
 from tmifpe.core.registry import Registry
 
-ATTACKS: Registry[Callable[..., Attack]] = Registry("attack")
+
+def _admit(thing: Any, name: str) -> Callable[..., Attack]:
+    if inspect.isclass(thing):
+        if not issubclass(thing, Attack) or not isinstance(getattr(thing, "name", None), str):
+            raise InputError(f"{name} is no attack: it must inherit from tmifpe.Attack and have a `name`")
+        if not dataclasses.is_dataclass(thing) or not cast(Any, thing).__dataclass_params__.frozen:
+            raise InputError(f"the class {name} must be a frozen dataclass: decorate it with @dataclass(frozen=True)")
+    return thing
+
+
+def _fits(thing: Any) -> bool:
+    """An attack's class, or a function that makes an attack: all its parameters have defaults."""
+    if inspect.isclass(thing):
+        return issubclass(thing, Attack)
+    try:
+        inspect.signature(thing).bind()
+    except (TypeError, ValueError):
+        return False
+    return callable(thing)
+
+
+ATTACKS: Registry[Callable[..., Attack]] = Registry("attack", "attacks", _admit, _fits)
 ATTACKS.add("pgd", "tmifpe.attacks.pgd:PGD", "projected gradient ascent, the paper's protocol by default")
 ATTACKS.add("fgsm", "tmifpe.attacks.pgd:fgsm", "one step of size eps (Goodfellow et al. 2015)")
 ATTACKS.add("bim", "tmifpe.attacks.pgd:bim", "small constant steps, no random start (Kurakin et al. 2017)")
@@ -26,6 +47,7 @@ ATTACKS.add(
     "tmifpe.attacks.autoattack:AutoAttack",
     "the standard AutoAttack (Croce and Hein 2020; extra autoattack)",
 )
+register_attack = ATTACKS.register
 
 
 def get_attack(text: str) -> Attack:
@@ -42,7 +64,9 @@ def get_attack(text: str) -> Attack:
     try:
         inspect.signature(make).bind(**options)
         return make(**options)
-    except (TypeError, OverflowError) as error:
+    except InputError:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"attack {name!r}: {error}") from error
 
 
@@ -55,4 +79,8 @@ def attack_spelling(attack: Attack) -> str:
     if len(attack.stages) > 1:
         return "+".join(attack_spelling(stage) for stage in attack.stages)
     options = {field.name: getattr(attack, field.name) for field in dataclasses.fields(cast(Any, attack))}
-    return spell(attack.name, options)
+    name = ATTACKS.name_for(type(attack))
+    text = spell(name, options)
+    if name != attack.name:
+        check_spelled(attack, text, get_attack)
+    return text

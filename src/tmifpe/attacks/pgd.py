@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["PGD", "bim", "fgsm", "mim"]
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypedDict
 
 from torch import Tensor
 
@@ -13,7 +13,10 @@ from tmifpe.attacks.ascent import Ascent, AscentState
 from tmifpe.attacks.queries import Objective
 from tmifpe.attacks.rows import Problem
 from tmifpe.core.errors import InputError, shown
-from tmifpe.losses import get_loss, spelling
+from tmifpe.losses import AnyLoss, get_loss, spelling
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class PGD(Ascent):
     Budget(forwards=101, backwards=100)
     """
 
-    loss: str = "tmifpe"
+    loss: AnyLoss = "tmifpe"  # kept as its canonical text
     steps: int = 100
     restarts: int = 1
     schedule: str = "cosine"
@@ -44,7 +47,7 @@ class PGD(Ascent):
 
     def __post_init__(self) -> None:
         self.check_options()
-        # The canonical text: one loss, one spelling, one key in the store.
+        # The canonical text: one loss, one spelling, one key in the store. A function or class is adopted under one.
         object.__setattr__(self, "loss", spelling(get_loss(self.loss)))
         if not isinstance(self.random_start, bool):
             raise InputError(f"random_start must be true or false, got {shown(self.random_start)}")
@@ -59,17 +62,28 @@ class PGD(Ascent):
         return problem.norm.start(problem.ball, problem.seed, problem.indices, problem.stage, restart)
 
 
-def fgsm(loss: str = "ce", **options: Any) -> PGD:
+class AscentOptions(TypedDict, total=False):
+    """What the special cases below take beside their loss and steps; see `PGD`."""
+
+    restarts: int
+    schedule: str
+    step_size: float
+    momentum: float
+    momentum_on: str
+    random_start: bool
+
+
+def fgsm(loss: AnyLoss = "ce", **options: Unpack[AscentOptions]) -> PGD:
     """One step of size eps from the image itself (Goodfellow et al. 2015)."""
     plain = PGD(loss, steps=1, schedule="constant", step_size=1.0, momentum=0.0, random_start=False)
     return replace(plain, **options)
 
 
-def bim(loss: str = "ce", steps: int = 10, **options: Any) -> PGD:
+def bim(loss: AnyLoss = "ce", steps: int = 10, **options: Unpack[AscentOptions]) -> PGD:
     """Small constant steps from the image itself (Kurakin et al. 2017)."""
-    return replace(fgsm(loss, steps=steps, step_size=1.0 / max(1, steps)), **options)
+    return replace(fgsm(loss), **({"steps": steps, "step_size": 1.0 / max(1, steps)} | options))
 
 
-def mim(loss: str = "ce", steps: int = 10, **options: Any) -> PGD:
+def mim(loss: AnyLoss = "ce", steps: int = 10, **options: Unpack[AscentOptions]) -> PGD:
     """As `bim`, along an accumulated normalised gradient (Dong et al. 2018)."""
     return replace(bim(loss, steps, momentum=1.0, momentum_on="gradient"), **options)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tmifpe.core.errors import InputError, ModelError, first_line, is_out_of_memory
 from tmifpe.core.types import Model
+from tmifpe.losses.loss import as_values
 
 Objective: TypeAlias = Callable[[Tensor], Tensor]
 """From logits (n, K) to one value per example (n,), which the attacker ascends."""
@@ -76,13 +77,13 @@ class Queries:
         """Logits and value without a gradient, for attacks that need none."""
         logits = self.logits(x)
         with torch.no_grad():
-            return Evaluated(logits, objective(logits))
+            return Evaluated(logits, as_values(objective(logits), logits))
 
     def _look_once(self, x: Tensor, objective: Objective) -> tuple[Tensor, Tensor, Tensor]:
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
             logits = self._ask(leaf)
-            value = objective(logits)
+            value = as_values(objective(logits), logits)
             if not logits.requires_grad:
                 return logits, value, torch.zeros_like(x)
             with _failing_clearly(len(x)):

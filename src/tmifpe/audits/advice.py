@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["percent", "verdicts"]
+__all__ = ["advice", "percent"]
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def verdicts(findings: Sequence[Finding]) -> tuple[str, ...]:
+def advice(findings: Sequence[Finding]) -> tuple[str, ...]:
     """Sentences on every precision in turn: what dies, what to use, and what is the network's own doing."""
     said: list[str] = []
     for precision in dict.fromkeys(finding.precision for finding in findings):
@@ -54,7 +54,7 @@ def _flat(here: list[Finding]) -> list[str]:
 
 
 def _troubles(here: list[Finding], precision: str) -> list[str]:
-    advice = _advice(here)
+    instead = _way_out(here)
     said: list[str] = []
     bad_logits = min(finding.logits.nonfinite for finding in here)
     if bad_logits:
@@ -62,14 +62,14 @@ def _troubles(here: list[Finding], precision: str) -> list[str]:
     for f in here:
         zero, broken = max(f.logits.zero, f.input.zero), max(f.logits.nonfinite, f.input.nonfinite)
         if zero:
-            said.append(f"{percent(zero)} {_WHO} give {f.loss} a zero gradient in {precision}; {advice}.")
+            said.append(f"{percent(zero)} {_WHO} give {f.loss} a zero gradient in {precision}; {instead}.")
         elif f.label_lost:
             said.append(
                 f"{percent(f.label_lost)} {_WHO} lose the label's part of {f.loss}'s gradient in {precision} "
-                f"(the label is no longer pushed down); {advice}."
+                f"(the label is no longer pushed down); {instead}."
             )
         if broken > bad_logits:
-            said.append(f"{percent(broken)} {_WHO} give {f.loss} a NaN or infinite gradient in {precision}; {advice}.")
+            said.append(f"{percent(broken)} {_WHO} give {f.loss} a NaN or infinite gradient in {precision}; {instead}.")
     return said
 
 
@@ -81,7 +81,7 @@ def _good(here: list[Finding]) -> list[Finding]:
     return sorted(good, key=lambda f: _ADVISED.index(f.loss) if f.loss in _ADVISED else len(_ADVISED))
 
 
-def _advice(here: list[Finding]) -> str:
+def _way_out(here: list[Finding]) -> str:
     good = [finding.loss for finding in _good(here)]
     return "use " + " or ".join(good[:2]) if good else "no loss audited is free of this, use a wider precision"
 
@@ -105,7 +105,7 @@ def _signs(here: list[Finding], precision: str) -> list[str]:
     best = min(good, key=lambda finding: finding.sign_disagreement)
     said = [
         f"In {precision} {f.loss} keeps a gradient but has the wrong sign at {percent(f.sign_disagreement)} of the "
-        f"pixels ({best.loss}: {percent(best.sign_disagreement)}); {_advice(here)}."
+        f"pixels ({best.loss}: {percent(best.sign_disagreement)}); {_way_out(here)}."
         for f in here
         if f.sound and f not in good
     ]

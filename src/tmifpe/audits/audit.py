@@ -7,7 +7,7 @@ __all__ = ["LOSSES", "PRECISIONS", "Audit", "audit"]
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from tmifpe.attacks.frozen import device_of
 from tmifpe.audits.at_precision import Network, at_precision
-from tmifpe.audits.gradient_errors import Flags, Measured, compare_gradients
-from tmifpe.audits.reference_gradient import exact, gradient, pinned
+from tmifpe.audits.gradient_errors import Flags, GradientErrors, compare_gradients
+from tmifpe.audits.reference_gradient import Reference, pinned, reference_gradient
 from tmifpe.audits.result import Audit, Cell
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import whole_number
@@ -24,10 +24,13 @@ from tmifpe.core.numerics import is_usable, margin
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model
 from tmifpe.data import as_data, subset
-from tmifpe.losses import Loss, get_loss, spelling
+from tmifpe.losses import AnyLoss, Loss, get_loss, spelling
+from tmifpe.losses.reference import gradient
 from tmifpe.models import check_compatible
 from tmifpe.run.request import require_model
 from tmifpe.run.spec import get_precision
+
+T = TypeVar("T")
 
 LOSSES = ("ce", "ce-margin", "cw", "dlr", "mifpe", "tmifpe")
 PRECISIONS = ("fp16", "bf16", "fp32")
@@ -37,7 +40,7 @@ PRECISIONS = ("fp16", "bf16", "fp32")
 def audit(
     model: Model | Classifier,
     data: Any,
-    losses: Sequence[str] = LOSSES,
+    losses: Sequence[AnyLoss] = LOSSES,
     precisions: Sequence[str] = PRECISIONS,
     *,
     limit: int | None = None,
@@ -56,8 +59,9 @@ def audit(
     (True, 0.0)
     """
     batch_size = whole_number("batch_size", batch_size)
-    chosen = [pinned(get_loss(text)) for text in _different("losses", losses)]
-    names = [spelling(get_loss(text)) for text in losses]
+    asked = [get_loss(loss) for loss in _different("losses", losses)]
+    names = [spelling(loss) for loss in asked]
+    chosen = [pinned(loss) for loss in asked]
     for precision in _different("precisions", precisions):
         get_precision(precision)
     source = as_data(data)
@@ -79,6 +83,7 @@ def audit(
             positions = range(start, min(start + batch_size, len(source)))
             batches.append(_measure(reference, runs, chosen, *source.fetch(positions)))
             progress(positions.stop, len(source))
+    notes += _vanished(names, batches)
     name = model.name if isinstance(model, Classifier) else type(model).__name__
     return _joined(name, source, [(loss, run.precision) for run in runs for loss in names], notes, batches)
 
@@ -89,7 +94,8 @@ class _Batch:
     correct: Tensor
     delta: Tensor
     classes: int
-    cells: list[tuple[Measured, Measured, Flags]]  # precision by precision, in each loss by loss
+    vanished: Tensor  # loss by loss, how many correctly classified examples have no reference
+    cells: list[tuple[GradientErrors, GradientErrors, Flags]]  # precision by precision, in each loss by loss
 
 
 def _measure(reference: Network, runs: list[Network], losses: list[Loss], x: Tensor, labels: Tensor) -> _Batch:
@@ -97,24 +103,43 @@ def _measure(reference: Network, runs: list[Network], losses: list[Loss], x: Ten
     labels = labels.to(z.device)
     _check(z, labels)
     top = torch.topk(z, 2, dim=1).values
-    truths = [exact(loss, z, labels) for loss in losses]
+    truths = [reference_gradient(loss, z, labels) for loss in losses]
     pulled = [back(truth.weights) for truth in truths]
-    cells: list[tuple[Measured, Measured, Flags]] = []
+    cells: list[tuple[GradientErrors, GradientErrors, Flags]] = []
     for run in runs:
         logits, run_back = run.forward(x)
         usable = is_usable(logits)
         for loss, truth, pull in zip(losses, truths, pulled, strict=True):
             own = labels.to(logits.device)[:, None]
-            got, here = gradient(loss, logits, own[:, 0]), exact(loss, logits.to(z.device), labels)
-            lost = (got.gather(1, own) == 0) & (here.weights.gather(1, labels[:, None]) != 0).to(own.device)
+            got = gradient(loss, logits, own[:, 0])
+            here = reference_gradient(loss, logits.to(z.device), labels)
+            lost = (got.gather(1, own)[:, 0] == 0) & _has_label(here, labels).to(own.device)
             cells.append(
                 (
-                    compare_gradients(got, here.weights, here.scale, usable),
-                    compare_gradients(run_back(got), pull, truth.scale, usable),
-                    (lost[:, 0] & usable).cpu().numpy(),
+                    compare_gradients(got, here.weights, here.scale, usable, here.vanished),
+                    compare_gradients(run_back(got), pull, truth.scale, usable, truth.vanished),
+                    (lost & usable).cpu().numpy(),
                 )
             )
-    return _Batch(labels, margin(z, labels) < 0, top[:, 0] - top[:, 1], z.shape[1], cells)
+    correct = margin(z, labels) < 0
+    vanished = torch.stack([(truth.label_vanished(labels) & correct).sum() for truth in truths])
+    return _Batch(labels, correct, top[:, 0] - top[:, 1], z.shape[1], vanished, cells)
+
+
+def _has_label(reference: Reference, labels: Tensor) -> Tensor:
+    """(n,): the label's own gradient is there, or nobody knows."""
+    return (reference.weights.gather(1, labels[:, None])[:, 0] != 0) | reference.label_vanished(labels)
+
+
+def _vanished(names: list[str], batches: list[_Batch]) -> list[str]:
+    counts = sum(batch.vanished.cpu() for batch in batches)
+    return [
+        f"{name} defines no reference gradient, and its own gradient by the label is exactly 0 in float64, too, on "
+        f"{count} of the correctly classified examples: they count as lost where it is 0; if that is wrong, let the "
+        "loss define reference(logits, labels)"
+        for name, count in zip(names, torch.as_tensor(counts).tolist(), strict=True)
+        if count
+    ]
 
 
 def _check(z: Tensor, labels: Tensor) -> None:
@@ -146,8 +171,8 @@ def _joined(name: str, data: Data, pairs: list[tuple[str, str]], notes: list[str
         Cell(
             loss,
             precision,
-            Measured.concat([batch.cells[k][0] for batch in batches]),
-            Measured.concat([batch.cells[k][1] for batch in batches]),
+            GradientErrors.concat([batch.cells[k][0] for batch in batches]),
+            GradientErrors.concat([batch.cells[k][1] for batch in batches]),
             np.concatenate([batch.cells[k][2] for batch in batches]),
         )
         for k, (loss, precision) in enumerate(pairs)
@@ -165,7 +190,7 @@ def _joined(name: str, data: Data, pairs: list[tuple[str, str]], notes: list[str
     )
 
 
-def _different(what: str, names: Sequence[str]) -> Sequence[str]:
+def _different(what: str, names: Sequence[T]) -> Sequence[T]:
     if isinstance(names, str) or not names or len(set(names)) != len(names):
         raise InputError(f"an audit needs different {what}, at least one, got {shown(names)}")
     return names

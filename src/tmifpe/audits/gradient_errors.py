@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Finding", "Measured", "Quantiles", "Side", "compare_gradients", "summarise"]
+__all__ = ["Finding", "GradientErrors", "Quantiles", "Side", "compare_gradients", "summarise"]
 
 import dataclasses
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Reals = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Measured:
+class GradientErrors:
     """One gradient per example against the exact one. Arrays (n,); an error is NaN where it has no meaning: the
     gradient is not finite, or the exact one is 0 and this one is not."""
 
@@ -37,9 +37,9 @@ class Measured:
     """Share of the entries whose sign (-, 0, +) differs: the pixels that an Linf attack moves wrongly."""
 
     @staticmethod
-    def concat(parts: list[Measured]) -> Measured:
-        names = [field.name for field in dataclasses.fields(Measured)]
-        return Measured(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+    def concat(parts: list[GradientErrors]) -> GradientErrors:
+        names = [field.name for field in dataclasses.fields(GradientErrors)]
+        return GradientErrors(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
 @dataclass(frozen=True)
@@ -93,23 +93,28 @@ class Finding:
 _GONE = ("zero", "nonfinite")
 
 
-def compare_gradients(got: Tensor, truth: Tensor, scale: Tensor, usable: Tensor) -> Measured:
+def compare_gradients(
+    got: Tensor, truth: Tensor, scale: Tensor, usable: Tensor, vanished: Tensor | None = None
+) -> GradientErrors:
     """`got` (n, ...), of any dtype, against scale * truth in float64: (n,) and (n, ...).
 
     The scale divides `got` instead of multiplying the truth: where e^-Delta underflows even float64, a gradient that
-    is exactly 0 is still off by 100 %, and the truth's direction is still known.
+    is exactly 0 is still off by 100 %, and the truth's direction is still known. Where the truth itself has
+    `vanished` (n,), a zero gradient counts as lost, not as right, and any other has no error that could be told.
     """
     g = got.detach().to(truth.device).to(torch.float64).flatten(1)
     t = truth.flatten(1)
     finite = torch.isfinite(g).all(dim=1) & usable.to(truth.device)
-    none, no_truth = (g == 0).all(dim=1), (t == 0).all(dim=1)
+    none, blank = (g == 0).all(dim=1), (t == 0).all(dim=1)
+    no_truth = blank if vanished is None else blank & ~vanished.to(truth.device)
     g = torch.where(g == 0, 0.0, g / scale[:, None])
     error = row_norm(g - t) / row_norm(t)
-    error = torch.where(none & no_truth, 0.0, error)
-    known = finite & (none | ~no_truth)
-    distance = row_norm(_unit(g) - _unit(t))
-    signs = (torch.sign(g) != torch.sign(t)).to(torch.float64).mean(dim=1)
-    return Measured(
+    lost = none & blank & ~no_truth
+    error = torch.where(none & blank, lost.to(error.dtype), error)
+    known = finite & (none | ~blank)
+    distance = torch.where(lost, 1.0, row_norm(_unit(g) - _unit(t)))
+    signs = torch.where(lost, 1.0, (torch.sign(g) != torch.sign(t)).to(torch.float64).mean(dim=1))
+    return GradientErrors(
         zero=(none & ~no_truth & finite).cpu().numpy(),
         flat=no_truth.cpu().numpy(),
         nonfinite=(~finite).cpu().numpy(),
@@ -119,14 +124,14 @@ def compare_gradients(got: Tensor, truth: Tensor, scale: Tensor, usable: Tensor)
     )
 
 
-def summarise(measured: Measured, rows: Flags) -> Side:
+def summarise(errors: GradientErrors, rows: Flags) -> Side:
     """Shares and quantiles over the examples chosen by `rows`."""
     return Side(
-        zero=float(measured.zero[rows].mean()),
-        flat=float(measured.flat[rows].mean()),
-        nonfinite=float(measured.nonfinite[rows].mean()),
-        error=Quantiles.of(measured.error[rows]),
-        direction=Quantiles.of(measured.direction[rows]),
+        zero=float(errors.zero[rows].mean()),
+        flat=float(errors.flat[rows].mean()),
+        nonfinite=float(errors.nonfinite[rows].mean()),
+        error=Quantiles.of(errors.error[rows]),
+        direction=Quantiles.of(errors.direction[rows]),
     )
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tmifpe.audits.advice import verdicts
-from tmifpe.audits.gradient_errors import Finding, Flags, Measured, Reals, summarise
+from tmifpe.audits.advice import advice
+from tmifpe.audits.gradient_errors import Finding, Flags, GradientErrors, Reals, summarise
 from tmifpe.core.errors import InputError, shorten
 from tmifpe.theory.formats import format_of
 from tmifpe.version import __version__
@@ -26,8 +26,8 @@ class Cell:
 
     loss: str
     precision: str
-    logits: Measured
-    input: Measured
+    logits: GradientErrors
+    input: GradientErrors
     label_lost: Flags
 
     def finding(self, rows: Flags) -> Finding:
@@ -76,8 +76,9 @@ class Audit:
         return tuple(cell.finding(self.correct) for cell in self.cells)
 
     @property
-    def verdicts(self) -> tuple[str, ...]:
-        return verdicts(self.findings)
+    def advice(self) -> tuple[str, ...]:
+        """What the findings mean, in sentences."""
+        return advice(self.findings)
 
     @property
     def thresholds(self) -> dict[str, float]:
@@ -107,7 +108,7 @@ class Audit:
                 for name, limit in self.thresholds.items()
             },
             "findings": [dataclasses.asdict(finding) for finding in self.findings],
-            "verdicts": list(self.verdicts),
+            "verdicts": list(self.advice),
             "notes": list(self.notes),
             "version": __version__,
         }
@@ -133,11 +134,11 @@ class Audit:
         return f"<Audit of {shorten(f'{self.model} on {self.data}, n = {self.n}: {measured}', 250)}>"
 
     def __str__(self) -> str:
-        return "\n".join(self.verdicts)
+        return "\n".join(self.advice)
 
 
-def _row(side: str, measured: Measured, i: int) -> dict[str, Any]:
-    values = {field.name: getattr(measured, field.name)[i].item() for field in dataclasses.fields(measured)}
+def _row(side: str, errors: GradientErrors, i: int) -> dict[str, Any]:
+    values = {field.name: getattr(errors, field.name)[i].item() for field in dataclasses.fields(errors)}
     return {f"{side}_{name}": None if _is_nan(value) else value for name, value in values.items()}
 
 

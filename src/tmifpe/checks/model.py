@@ -21,6 +21,7 @@ from tmifpe.checks.sample import Sample, change_of, draw_sample, gradient_attack
 from tmifpe.checks.watcher import ForwardWatcher
 from tmifpe.core.stats import binomial_tail
 from tmifpe.losses import get_loss
+from tmifpe.losses.loss import as_values
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job
 from tmifpe.theory.formats import FORMATS
@@ -196,5 +197,5 @@ def _label_lost(attack: Stepwise, sample: Sample) -> Tensor:
     with torch.enable_grad():
         # In the dtype that the loop hands to the loss: cross-entropy in float16 dies where float32 would not.
         leaf = sample.logits.to(sample.queries.dtype).requires_grad_()
-        (weights,) = torch.autograd.grad(_objective(attack, sample.problem)(leaf).sum(), leaf)
+        (weights,) = torch.autograd.grad(as_values(_objective(attack, sample.problem)(leaf), leaf).sum(), leaf)
     return weights.gather(1, aim[:, None])[:, 0] == 0

@@ -57,7 +57,7 @@ def audit(
         return
     screen = Console()
     screen.print(audit_table(result))
-    for line in (*_gap_lines(result), "", *result.verdicts, "", *_ran(result)):
+    for line in (*_gap_lines(result), "", *result.advice, "", *_ran(result)):
         screen.print(line, highlight=False, markup=False)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["build", "parse", "spell", "split_list"]
+__all__ = ["build", "check_spelled", "parse", "spell", "split_list"]
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from tmifpe.core.errors import InputError, shown
@@ -14,7 +14,9 @@ from tmifpe.core.registry import Registry
 
 T = TypeVar("T")
 
-_FORM = re.compile(r"([A-Za-z0-9_.-]+)\s*(?:\((.*)\))?", re.DOTALL)
+# A registered name, or `path/to/file.py:Name` and `package.module:Name`; either may end in @ and a hash of its code.
+_NAME = r"[A-Za-z0-9_.-]+|[^\s(),=:][^(),=\n]*:[^\W\d][\w.]*"
+_FORM = re.compile(rf"((?:{_NAME})(?:@[\w-]+)?)\s*(?:\((.*)\))?", re.DOTALL)
 _LONGEST = 10_000  # characters: what is longer was never meant to be a configuration
 
 
@@ -23,8 +25,8 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
 
     >>> parse("mifpe(T=10)")
     ('mifpe', {'T': 10})
-    >>> parse("ce")
-    ('ce', {})
+    >>> parse("my_loss.py:Hinge(margin=2)")
+    ('my_loss.py:Hinge', {'margin': 2})
     """
     match = _FORM.fullmatch(text.strip()) if isinstance(text, str) and len(text) <= _LONGEST else None
     if match is None or not _balanced(match[2] or ""):
@@ -69,7 +71,9 @@ def build(registry: Registry[type[T]], text: str) -> T:
             raise InputError(f"{registry.kind} {name!r} has no option {shown(key)}; {takes}")
     try:
         return cls(**options)
-    except (TypeError, OverflowError) as error:
+    except InputError:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"bad option for {registry.kind} {name!r}: {error}") from error
 
 
@@ -79,6 +83,19 @@ def spell(name: str, options: Mapping[str, Any]) -> str:
         return name
     inside = ",".join(f"{key}={options[key]}" for key in sorted(options))
     return f"{name}({inside})"
+
+
+def check_spelled(thing: object, text: str, read: Callable[[str], object]) -> None:
+    """`InputError` unless `text` spells `thing`: options of code from outside may be anything."""
+    try:
+        same = read(text) == thing
+    except (ValueError, RuntimeError):  # of tensors, whose equality is no truth value; and what `read` refuses
+        same = False
+    if not same:
+        raise InputError(
+            f"{shown(thing)} cannot be written as text and read back, as storing needs; its options must be numbers, "
+            "words, true, false or none"
+        )
 
 
 def _balanced(text: str) -> bool:

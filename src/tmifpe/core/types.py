@@ -38,7 +38,8 @@ class Threat:
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "norm", str(self.norm).lower())
+        name = str(self.norm)
+        object.__setattr__(self, "norm", name if ":" in name else name.lower())  # a file's name is left as it is
         for name in ("eps", "low", "high"):
             object.__setattr__(self, name, read_number(name, getattr(self, name)))
         if self.eps < 0:

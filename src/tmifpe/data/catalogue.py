@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-__all__ = ["DATA", "Source"]
+__all__ = ["DATA", "Source", "register_data"]
 
+import inspect
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from tmifpe.core.errors import InputError, first_line
 from tmifpe.core.registry import Registry
 from tmifpe.core.types import Data
+from tmifpe.data.wrap import as_data
 
 Source: TypeAlias = Callable[[str], Data]
 
-DATA: Registry[Source] = Registry("data source")
+
+def _admit(thing: Any, name: str) -> Source:
+    """A data source from outside: a function that returns (images, labels), a Dataset, a DataLoader or `Data`."""
+
+    def source(where: str) -> Data:
+        given = [where] if where else []
+        text = ":".join([name, *given])
+        try:
+            inspect.signature(thing).bind(*given)
+        except (TypeError, ValueError) as error:
+            how = f"with {where!r}" if where else "without arguments"
+            raise InputError(f"{name} must be a function that can be called {how}: {error}") from error
+        try:
+            made = thing(*given)
+        except InputError:
+            raise
+        except (Exception, SystemExit) as error:  # it is anybody's code
+            raise InputError(f"{text} failed: {type(error).__name__}: {first_line(error)}") from error
+        return as_data(made, name=text)
+
+    return source
+
+
+DATA: Registry[Source] = Registry("data source", "data", _admit)
 DATA.add("digits", "tmifpe.data.digits:digits", "scikit-learn's 8x8 digits, 500 test images; digits:train has 1297")
 DATA.add("mnist", "tmifpe.data.mnist:mnist", "mnist:DIR, the MNIST test set as idx files, plain or gz")
 DATA.add("fashion-mnist", "tmifpe.data.mnist:fashion_mnist", "fashion-mnist:DIR, the same for Fashion-MNIST")
@@ -26,3 +52,4 @@ DATA.add("hf", "tmifpe.data.hf:hf", "hf:NAME[:split], a Hugging Face dataset or 
 DATA.add(
     "torchvision", "tmifpe.data.torchvision_sets:torchvision_set", "torchvision:NAME[:DIR], its test split (extra)"
 )
+register_data = DATA.register

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["load_data"]
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,15 +15,15 @@ from tmifpe.data.subset import subset
 
 
 def load_data(text: str, *, indices: Sequence[int | str] | None = None, limit: int | None = None) -> Data:
-    """The data that `text` names, e.g. `mnist:DIR`; of it the given indices; of those the first `limit`.
+    """The data that `text` names, e.g. `mnist:DIR` or `my_data.py:load`, which is run; of it the given indices; of
+    those the first `limit`.
 
     >>> load_data("digits", limit=3).indices
     [0, 1, 2]
     """
     if isinstance(text, Path):
         raise InputError(f"{text} may be data of any kind: say which, as in 'npz:{text}'")
-    scheme, _, where = text.strip().partition(":")
-    data = DATA.get(scheme)(where)
+    data = _open(text.strip())
     if indices is not None:
         data = subset(data, indices)
     if limit is not None:
@@ -31,3 +32,9 @@ def load_data(text: str, *, indices: Sequence[int | str] | None = None, limit: i
         if limit < len(data):
             data = subset(data, range(limit))
     return data
+
+
+def _open(text: str) -> Data:
+    scheme, colon, where = text.partition(":")
+    own_code = colon and scheme not in DATA and not difflib.get_close_matches(scheme, DATA, n=1)
+    return DATA.get(text)("") if own_code else DATA.get(scheme)(where)

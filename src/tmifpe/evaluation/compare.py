@@ -18,7 +18,7 @@ from tmifpe.core.stats import PairedTest, holm, mcnemar, wilson
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.evaluation.prepare import prepare
 from tmifpe.run.request import Request, SharedOptions
-from tmifpe.run.resolve import resolve_attack
+from tmifpe.run.resolve import AnyColumn, column_name, resolve_attack
 from tmifpe.run.result import Progress, Result
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def compare(
     model: Model | Classifier,
     data: Any,
     threat: Threat,
-    losses: Sequence[str] = LOSSES,
+    losses: Sequence[AnyColumn] = LOSSES,
     attack: PGD = PGD(),  # noqa: B008 - frozen
     *,
     seeds: Sequence[int] = (0,),
@@ -111,7 +111,8 @@ def compare(
     """Evaluate `model` under every loss and seed, the rest of the attack being equal.
 
     losses: names of losses, which `attack` climbs, or of attacks (`gama`, `autoattack`, `ce+gama`); see
-        `resolve_attack`. AutoAttack costs as much as dozens of them, and is measured at the first seed only.
+        `resolve_attack`. Loss functions and classes, and attacks, stand for their spelling. AutoAttack costs as much as
+        dozens of them, and is measured at the first seed only.
     options: those of `evaluate`, `store` and `fresh` among them; see `SharedOptions`.
 
     >>> import tmifpe
@@ -120,8 +121,9 @@ def compare(
     >>> sorted(row.results)
     ['ce', 'tmifpe']
     """
-    if not losses or len(set(losses)) != len(losses):
-        raise InputError(f"compare needs different losses, at least one, got {', '.join(losses) or 'none'}")
+    names = [column_name(column) for column in losses]
+    if not names or len(set(names)) != len(names):
+        raise InputError(f"compare needs different losses, at least one, got {', '.join(names) or 'none'}")
     if not seeds or len(set(seeds)) != len(seeds):
         raise InputError(f"compare needs different seeds, at least one, got {list(seeds)}")
     if "seed" in options:
@@ -132,7 +134,7 @@ def compare(
             "with several seeds, random targets are other ones for each, and what is compared is not one question; "
             "give one seed, or the targets themselves"
         )
-    attacks = {loss: resolve_attack(loss, attack) for loss in losses}
+    attacks = {loss: resolve_attack(loss, attack) for loss in names}
     for one in attacks.values():  # what cannot work fails before any compute
         one.check(threat, targeted=request.targets is not None, eot=request.eot)
     results: dict[str, tuple[Result, ...]] = {}

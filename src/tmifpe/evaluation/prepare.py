@@ -21,13 +21,14 @@ from tmifpe.checks.checks import Checks
 from tmifpe.checks.model import ModelChecks
 from tmifpe.checks.sample import is_randomised
 from tmifpe.core.errors import InputError
+from tmifpe.core.extensions import require_identified
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model, Threat
 from tmifpe.data import as_data, subset
 from tmifpe.engines import Engine, Local
 from tmifpe.evaluation.total import Total
 from tmifpe.models import check_compatible, model_identity
-from tmifpe.norms import get_norm
+from tmifpe.norms import NORMS
 from tmifpe.run.clean import CleanLogits
 from tmifpe.run.plan import make_plan
 from tmifpe.run.prepared_model import PreparedModel, prepare_model
@@ -50,7 +51,7 @@ def prepare(model: Model | Classifier, data: Any, threat: Threat, request: Reque
     source = _select(as_data(data), request)
     if classifier is not None:
         check_compatible(classifier, source)
-    get_norm(threat.norm)
+    threat = replace(threat, norm=NORMS.canonical(threat.norm))
     with ExitStack() as stack:
         prepared = stack.enter_context(prepare_model(network, request.precision, request.device))
         stack.enter_context(preserved_rng(prepared.device))
@@ -177,6 +178,7 @@ class Prepared:
 
     def _identified(self, spec: RunSpec, plan: Plan) -> RunSpec:
         """With what tells this run apart from others: needed only to store, and costs a pass over model and data."""
+        require_identified(*spec.attacks, spec.threat.norm)
         cut = plan.cut if self.randomised else ""
         return replace(spec, model_identity=self._model_identity, data_identity=self.data.identity, cut=cut)
 

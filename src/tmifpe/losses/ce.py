@@ -10,11 +10,12 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn import functional
 
-from tmifpe.losses.loss import aim_of, check_classes, keep_usable
+from tmifpe.losses.loss import Loss, aim_of, check_classes, keep_usable
+from tmifpe.losses.reference import ReferenceGradient, cross_entropy_reference
 
 
 @dataclass(frozen=True)
-class CE:
+class CE(Loss):
     """CE(z, y) = -log p_y (eq:SCE_u, eq:SCE_u_s), targeted -CE(z, y_t) (eq:SCE_targeted_u, eq:SCE_targeted_s).
 
     The paper writes each twice, shifted by another logit; the value is the same, the largest is the safe one.
@@ -24,11 +25,11 @@ class CE:
 
     name: ClassVar[str] = "ce"
 
-    def min_classes(self, targeted: bool) -> int:  # noqa: ARG002
-        return 2
-
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
         check_classes(self, logits, labels, targets)
         z, usable = keep_usable(logits)
         value = functional.cross_entropy(z, aim_of(labels, targets), reduction="none").masked_fill(~usable, 0.0)
         return value if targets is None else -value
+
+    def reference(self, logits: Tensor, labels: Tensor) -> ReferenceGradient:
+        return cross_entropy_reference(logits, labels)

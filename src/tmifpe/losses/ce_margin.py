@@ -12,11 +12,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from tmifpe.core.numerics import attach_gradient, compute_dtype, exp_or_zero, is_usable, rival
-from tmifpe.losses.loss import aim_of, check_classes
+from tmifpe.losses.loss import Loss, aim_of, check_classes
+from tmifpe.losses.reference import ReferenceGradient, cross_entropy_reference
 
 
 @dataclass(frozen=True)
-class CEMargin:
+class CEMargin(Loss):
     """CE(z, y) = softplus(x), x = logsumexp_{i != y} z_i - z_y, with gradient sigmoid(x) (softmax_{i != y} - e_y).
 
     The control that the paper lacks: no scaling, yet right to the last digits until sigmoid(x) itself underflows
@@ -25,9 +26,6 @@ class CEMargin:
     """
 
     name: ClassVar[str] = "ce-margin"
-
-    def min_classes(self, targeted: bool) -> int:  # noqa: ARG002
-        return 2
 
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
         check_classes(self, logits, labels, targets)
@@ -48,3 +46,6 @@ class CEMargin:
             # The default threshold of 20 replaces softplus by the identity, wrong by 2e-9.
             value = torch.where(usable, functional.softplus(x[:, 0], threshold=40.0), 0.0)
         return attach_gradient(z, value, weights) if targets is None else attach_gradient(z, -value, -weights)
+
+    def reference(self, logits: Tensor, labels: Tensor) -> ReferenceGradient:
+        return cross_entropy_reference(logits, labels)

@@ -10,11 +10,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from tmifpe.core.numerics import compute_dtype, margin
-from tmifpe.losses.loss import check_classes, keep_usable
+from tmifpe.losses.loss import Loss, check_classes, keep_usable
+from tmifpe.losses.reference import ReferenceGradient, own_reference
 
 
 @dataclass(frozen=True)
-class CW:
+class CW(Loss):
     """max_{i != y} z_i - z_y, targeted z_t - max_{i != t} z_i; tied rivals share the gradient evenly.
 
     This is what an attack wants (eq:untargeted_obj_unsuccess, eq:untargeted_obj_success, eq:targeted_obj_unsuccess,
@@ -24,10 +25,10 @@ class CW:
 
     name: ClassVar[str] = "cw"
 
-    def min_classes(self, targeted: bool) -> int:  # noqa: ARG002
-        return 2
-
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
         check_classes(self, logits, labels, targets)
         z, usable = keep_usable(logits.to(compute_dtype(logits.dtype)))
         return margin(z, labels, targets).masked_fill(~usable, 0.0)
+
+    def reference(self, logits: Tensor, labels: Tensor) -> ReferenceGradient:
+        return own_reference(self, logits, labels)

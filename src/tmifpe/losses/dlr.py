@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from tmifpe.core.numerics import attach_gradient, compute_dtype, is_usable, rival, safe_gap
-from tmifpe.losses.loss import check_classes
+from tmifpe.losses.loss import Loss, check_classes
+from tmifpe.losses.reference import ReferenceGradient, own_reference
 
 
 @dataclass(frozen=True)
-class DLR:
+class DLR(Loss):
     """-(z_y - max_{i != y} z_i)/(z_(1) - z_(3)); targeted -(z_y - z_t)/(z_(1) - (z_(3) + z_(4))/2).
 
     The gradient goes through the denominator too, as published, less the positive factor 1/(z_(1) - z_(3)), which turns
@@ -54,6 +55,9 @@ class DLR:
             value = torch.where(usable, ratio[:, 0], 0.0)
             weights = torch.where(usable[:, None], weights, 0.0)
         return attach_gradient(z, value, weights)
+
+    def reference(self, logits: Tensor, labels: Tensor) -> ReferenceGradient:
+        return own_reference(self, logits, labels)
 
 
 def _share(z: Tensor, value: Tensor) -> Tensor:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["Loss", "aim_of", "check_classes", "keep_usable", "spelling"]
+__all__ = ["Loss", "aim_of", "as_values", "check_classes", "keep_usable"]
 
-import dataclasses
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +12,6 @@ from torch import Tensor
 from tmifpe.core.errors import InputError
 from tmifpe.core.numbers import check_class_numbers
 from tmifpe.core.numerics import is_usable
-from tmifpe.core.options import spell
 
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -23,31 +21,18 @@ class Loss(Protocol):
 
     It returns one differentiable value per example, never reduced, that the attacker ascends (eq:adversarial). Rows
     with NaN or +inf get the value 0 and a zero gradient.
+
+    A loss may define `reference(logits, labels) -> ReferenceGradient`, its gradient in float64 by a form that neither
+    cancels nor underflows, against which `audit` measures; without it, its own arithmetic in float64 has to do.
     """
 
     name: ClassVar[str]
 
-    def min_classes(self, targeted: bool) -> int:
+    def min_classes(self, targeted: bool) -> int:  # noqa: ARG002
         """The smallest K for which the loss is defined."""
-        ...
+        return 2
 
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor: ...
-
-
-def spelling(loss: Loss) -> str:
-    """The canonical text of a loss, with only the options that differ from their defaults: what `get_loss` reads.
-
-    >>> from tmifpe.losses import get_loss
-    >>> spelling(get_loss("mifpe( T = 10 )")), spelling(get_loss("mifpe(T=1)"))
-    ('mifpe(T=10)', 'mifpe')
-    """
-    chosen: dict[str, Any] = {}
-    for field in dataclasses.fields(loss):  # pyright: ignore[reportArgumentType]
-        value = getattr(loss, field.name)
-        if value != field.default:
-            whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
-            chosen[field.name] = int(value) if whole else value
-    return spell(loss.name, chosen)
 
 
 def check_classes(loss: Loss, logits: Tensor, labels: Tensor, targets: Tensor | None) -> None:
@@ -67,6 +52,20 @@ def check_classes(loss: Loss, logits: Tensor, labels: Tensor, targets: Tensor | 
         kind = f"targeted {loss.name}" if targeted else loss.name
         advice = "use tmifpe or cw" if have >= 2 else "there is no rival class to attack towards"
         raise InputError(f"{kind} needs at least {need} classes, the model has {have}; {advice}")
+
+
+def as_values(output: object, logits: Tensor) -> Tensor:
+    """What a loss returned, if it is one value for each row of logits; a mean would be taken for a sum."""
+    n = len(logits)
+    if not isinstance(output, Tensor) or output.shape != (n,):
+        what = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+        raise InputError(
+            f"for {n} examples a loss must return a tensor of shape ({n},), got {what}; return one value per example, "
+            "e.g. with reduction='none'"
+        )
+    if logits.requires_grad and not output.requires_grad:
+        raise InputError("what the loss returns has no gradient: do not detach it or compute it under torch.no_grad()")
+    return output
 
 
 def aim_of(labels: Tensor, targets: Tensor | None) -> Tensor:

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from tmifpe.core.numbers import real_number
 from tmifpe.core.numerics import compute_dtype
-from tmifpe.losses.loss import aim_of, check_classes
+from tmifpe.losses.loss import Loss, aim_of, check_classes
+from tmifpe.losses.reference import ReferenceGradient, own_reference
 from tmifpe.losses.scaled import attached, fixed_t, rows_of
 
 
 @dataclass(frozen=True)
-class MIFPE:
+class MIFPE(Loss):
     """CE(T z/Delta, y) (eq3), Delta = z_1 - z_2 detached; targeted its negative.
 
     Shifted before it is scaled, and the gradient carries no factor T/Delta: see `losses/scaled.py`.
@@ -29,12 +30,12 @@ class MIFPE:
     def __post_init__(self) -> None:
         object.__setattr__(self, "T", real_number("T of mifpe", self.T, above=0))
 
-    def min_classes(self, targeted: bool) -> int:  # noqa: ARG002
-        return 2
-
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
         check_classes(self, logits, labels, targets)
         z = logits.to(compute_dtype(logits.dtype))
         with torch.no_grad():
             rows = rows_of(z, aim_of(labels, targets))
         return attached(z, rows, fixed_t(z, self.T), targets is not None)
+
+    def reference(self, logits: Tensor, labels: Tensor) -> ReferenceGradient:
+        return own_reference(self, logits, labels)

@@ -13,13 +13,14 @@ from torch import Tensor
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import real_number
 from tmifpe.core.numerics import compute_dtype
-from tmifpe.losses.loss import aim_of, check_classes
+from tmifpe.losses.loss import Loss, aim_of, check_classes
+from tmifpe.losses.reference import ReferenceGradient, own_reference
 from tmifpe.losses.scaled import attached, choose_t, rows_of
 from tmifpe.theory.formats import lam_of
 
 
 @dataclass(frozen=True)
-class TMIFPE:
+class TMIFPE(Loss):
     """CE(t* z/Delta, y) (eq15), targeted -CE(t* z/Delta, y_t) (eq16), with t* anew for each row and call.
 
     `t_rule` chooses t* where the class named is the top one: `exact` solves eq:t_star, `one-step` evaluates it once
@@ -37,9 +38,6 @@ class TMIFPE:
         if self.lam is not None:
             object.__setattr__(self, "lam", real_number(f"lam of {self.name}", self.lam, above=0))
 
-    def min_classes(self, targeted: bool) -> int:  # noqa: ARG002
-        return 2
-
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
         check_classes(self, logits, labels, targets)
         z = logits.to(compute_dtype(logits.dtype))
@@ -47,6 +45,9 @@ class TMIFPE:
             rows = rows_of(z, aim_of(labels, targets))
             t = choose_t(rows, self.t_rule, lam_of(z.dtype) if self.lam is None else self.lam)
         return attached(z, rows, t, targets is not None)
+
+    def reference(self, logits: Tensor, labels: Tensor) -> ReferenceGradient:
+        return own_reference(self, logits, labels)
 
 
 def _checked(owner: str, t_rule: object) -> str | float:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tmifpe.core.numerics import compute_dtype, is_usable
+from tmifpe.core.numerics import compute_dtype, is_usable, safe_gap
 from tmifpe.losses.loss import aim_of, check_classes, keep_usable
+from tmifpe.losses.reference import ReferenceGradient, gradient
 from tmifpe.losses.scaled import choose_t, rows_of
 from tmifpe.losses.tmifpe import TMIFPE
 from tmifpe.theory.formats import lam_of
@@ -42,3 +43,12 @@ class TMIFPENaive(TMIFPE):
         scaled = t * z.masked_fill(~usable[:, None], 0.0) / torch.where(usable[:, None], gap, 1.0)
         value = functional.cross_entropy(scaled, aim, reduction="none").masked_fill(~usable, 0.0)
         return value if targets is None else -value
+
+    def reference(self, logits: Tensor, labels: Tensor) -> ReferenceGradient:
+        """c = t*/Delta times the weights of the shifted loss, which carries no scale."""
+        z = logits.detach().to(torch.float64)
+        lam = lam_of(torch.float32) if self.lam is None else self.lam
+        top = torch.topk(z, 2, dim=1).values
+        t = choose_t(rows_of(z, labels), self.t_rule, lam)
+        weights = gradient(TMIFPE(self.t_rule, lam), z, labels)
+        return ReferenceGradient(weights, t / safe_gap(top[:, 0], top[:, 1]))

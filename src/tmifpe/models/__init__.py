@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["MODELS", "Normalize", "check_compatible", "load_model", "model_identity", "read_weights"]
+__all__ = ["MODELS", "Normalize", "check_compatible", "load_model", "model_identity", "read_weights", "register_model"]
 
-from tmifpe.models.catalogue import MODELS
+from tmifpe.models.catalogue import MODELS, register_model
 from tmifpe.models.check import check_compatible
 from tmifpe.models.identity import model_identity
 from tmifpe.models.load import load_model

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["MODELS", "SUFFIXES"]
+__all__ = ["MODELS", "SUFFIXES", "register_model"]
 
 from tmifpe.core.registry import Registry
+from tmifpe.models.factory import plugged_in
 from tmifpe.models.source import Source
 
-MODELS: Registry[Source] = Registry("model")
+MODELS: Registry[Source] = Registry("model", "models", plugged_in)
 MODELS.add("digits-robust", "tmifpe.models.bundled:bundled", "small CNN on digits, adversarially trained; bundled")
 MODELS.add("digits-distilled", "tmifpe.models.bundled:bundled", "small CNN on digits, distilled; bundled")
 MODELS.add("mnist-smallcnn", "tmifpe.models.mnist:mnist_smallcnn", "SmallCNN of TRADES; needs --weights")
@@ -20,6 +21,8 @@ MODELS.add("torchscript", "tmifpe.models.torchscript:torchscript", "FILE.pt or F
 MODELS.add("robustbench", "tmifpe.models.robustbench_zoo:robustbench", "robustbench:DATASET/THREAT/ID (extra)")
 MODELS.add("timm", "tmifpe.models.timm_model:timm_model", "timm:NAME with its own normalisation (extra timm)")
 MODELS.add("hf", "tmifpe.models.hf:hf", "hf:NAME or a folder, image classification of transformers (extra hf)")
+
+register_model = MODELS.register
 
 SUFFIXES = {
     ".onnx": "onnx",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["NORMS", "Norm", "get_norm"]
+__all__ = ["NORMS", "Norm", "get_norm", "register_norm"]
 
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
+from tmifpe.core.errors import InputError
 from tmifpe.core.registry import Registry
 from tmifpe.norms.ball import Ball
 
@@ -42,9 +43,16 @@ class Norm(Protocol):
         ...
 
 
-NORMS: Registry[type[Norm]] = Registry("norm")
+def _admit(thing: Any, name: str) -> type[Norm]:
+    if not isinstance(thing, type) or not all(hasattr(thing, method) for method in ("size", "project", "direction")):
+        raise InputError(f"{name} is no norm: it must be a class with the methods of tmifpe.Norm")
+    return thing
+
+
+NORMS: Registry[type[Norm]] = Registry("norm", "norms", _admit)
 NORMS.add("linf", "tmifpe.norms.linf:Linf", "largest change of any pixel")
 NORMS.add("l2", "tmifpe.norms.l2:L2", "Euclidean length of the change")
+register_norm = NORMS.register
 
 
 def get_norm(name: str) -> Norm:

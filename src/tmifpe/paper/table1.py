@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tmifpe.attacks import PGD
 from tmifpe.core.options import parse
@@ -16,7 +16,11 @@ from tmifpe.core.stats import wilson
 from tmifpe.core.types import Threat
 from tmifpe.evaluation.compare import Comparison, compare
 from tmifpe.paper.rows import Missing, PaperRow, load_row
+from tmifpe.run.request import SharedOptions
 from tmifpe.run.result import Progress
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 COLUMNS = ("ce", "cw", "dlr", "gama(momentum=0.75)", "mifpe", "tmifpe")
 
@@ -95,22 +99,23 @@ def measure_row(
     columns: Sequence[str] = COLUMNS,
     attack: PGD = PGD(),  # noqa: B008 - frozen
     *,
-    limit: int | None = None,
-    device: str = "cpu",
+    seeds: Sequence[int] = (0,),
     progress: Callable[[str, Progress], None] = lambda column, step: None,
-    **options: Any,
+    **options: Unpack[SharedOptions],
 ) -> MeasuredRow:
-    """One row under every column. `options` are those of `compare`: seeds, store, batch_size and the rest.
+    """One row under every column. `options` are those of `compare`: store, limit, device and the rest.
 
     Weights are looked for in `weights_dir` by file name or in the layout of RobustBench's zoo, or as an export
     named after the row; data in `data_dir/<dataset>`.
     """
     try:
-        classifier, data = load_row(row, weights_dir, data_dir, limit, device)
+        classifier, data = load_row(
+            row, weights_dir, data_dir, options.get("limit"), str(options.get("device") or "cpu")
+        )
     except Missing as missing:
         return MeasuredRow(row, needs=str(missing))
     threat = Threat(row.norm, row.eps)  # pyright: ignore[reportArgumentType]
-    result = compare(classifier, data, threat, columns, attack, device=device, progress=progress, **options)
+    result = compare(classifier, data, threat, columns, attack, seeds=seeds, progress=progress, **options)
     return MeasuredRow(row, result)
 
 

@@ -6,13 +6,17 @@ __all__ = ["TargetedRow", "targeted_rows"]
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tmifpe.attacks import PGD
 from tmifpe.core.stats import wilson
 from tmifpe.core.types import Classifier, Data, Threat
 from tmifpe.evaluation.compare import Comparison, compare
+from tmifpe.run.request import SharedOptions
 from tmifpe.run.result import Progress, Result
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ def targeted_rows(
     *,
     seed: int = 0,
     progress: Callable[[str, Progress], None] = lambda loss, step: None,
-    **options: Any,
+    **options: Unpack[SharedOptions],
 ) -> list[TargetedRow]:
     """Every rule under every loss; `options` are those of `compare`."""
     return [
@@ -58,7 +62,14 @@ def targeted_rows(
             classifier.name,
             str(rule),
             compare(
-                classifier, data, threat, losses, attack, seeds=(seed,), targets=rule, progress=progress, **options
+                classifier,
+                data,
+                threat,
+                losses,
+                attack,
+                seeds=(seed,),
+                progress=progress,
+                **cast("SharedOptions", options | {"targets": rule}),
             ),
         )
         for rule in rules

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-__all__ = ["resolve_attack"]
+__all__ = ["AnyColumn", "column_name", "resolve_attack"]
 
 import inspect
 from dataclasses import replace
+from typing import TypeAlias, cast
 
-from tmifpe.attacks import ATTACKS, PGD, Attack, as_attack, get_attack
-from tmifpe.core.errors import did_you_mean
+from tmifpe.attacks import ATTACKS, PGD, Attack, as_attack, attack_spelling, get_attack
+from tmifpe.core.errors import InputError, did_you_mean
+from tmifpe.core.extensions import is_external
 from tmifpe.core.options import parse, spell, split_list
-from tmifpe.losses import LOSSES
+from tmifpe.losses import LOSSES, AnyLoss, get_loss, spelling
+
+AnyColumn: TypeAlias = AnyLoss | Attack | type[Attack]
+"""A column of a comparison: a name; or a loss, a function or an attack itself."""
+
+
+def column_name(column: AnyColumn) -> str:
+    """A column as text: a name as it was given; a loss, a function or an attack by its canonical spelling."""
+    if isinstance(column, str):
+        return column
+    if isinstance(column, Attack):
+        return attack_spelling(column)
+    if isinstance(column, type) and issubclass(column, Attack):
+        return ATTACKS.name_for(column)
+    return spelling(get_loss(cast(AnyLoss, column)))
 
 
 def resolve_attack(text: str, base: PGD | None = None) -> Attack:
@@ -31,6 +47,11 @@ def resolve_attack(text: str, base: PGD | None = None) -> Attack:
     if name in LOSSES:
         return replace(base or PGD(), loss=text)
     if name not in ATTACKS:
+        if is_external(name):
+            raise InputError(
+                f"{name} is neither a loss, called as f(logits, labels, targets), nor a tmifpe.Attack or a function "
+                "that makes one"
+            )
         raise did_you_mean("loss or attack", name, [*LOSSES, *ATTACKS])
     if base is not None:
         counted = [o for o in ("steps", "restarts") if o in inspect.signature(ATTACKS.get(name)).parameters]

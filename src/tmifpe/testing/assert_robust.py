@@ -4,21 +4,32 @@ from __future__ import annotations
 
 __all__ = ["assert_robust"]
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from tmifpe.attacks import PGD, Attack
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.evaluation.evaluate import evaluate
 from tmifpe.report.broken import describe
+from tmifpe.run.request import EvaluateOptions
 from tmifpe.run.result import Result
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def assert_robust(
-    model: Model | Classifier, data: Any, threat: Threat, at_least: float = 0.4, **options: Any
+    model: Model | Classifier,
+    data: Any,
+    threat: Threat,
+    at_least: float = 0.4,
+    attack: Attack | str | Sequence[Attack | str] = PGD(),  # noqa: B008 - frozen
+    **options: Unpack[EvaluateOptions],
 ) -> Result:
     """Fail unless the robust accuracy (a fraction in [0, 1]) is `at_least` that; the message lists what was broken.
 
-    options: those of `tmifpe.evaluate`, `attack`, `limit`, `seed` and `store` among them.
+    attack, options: those of `tmifpe.evaluate`, `limit`, `seed` and `store` among them.
 
     >>> import tmifpe
     >>> def test_model_is_robust():
@@ -29,7 +40,7 @@ def assert_robust(
     __tracebackhide__ = True  # pytest then shows the caller's line
     if not 0 <= at_least <= 1:
         raise InputError(f"at_least is a fraction in [0, 1], got {at_least}")
-    result = evaluate(model, data, threat, **options)
+    result = evaluate(model, data, threat, attack, **options)
     if result.robust_accuracy < at_least:
         raise AssertionError(describe(result, at_least))
     return result

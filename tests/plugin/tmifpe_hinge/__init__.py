@@ -1,0 +1,1 @@
+"""A small plug-in for tmifpe, with one thing of every kind."""
