@@ -172,7 +172,9 @@ TEXTS = sorted(
     path
     for folder in ("src", "tests", "docs", "benchmarks", "scripts")
     for path in (ROOT / folder).rglob("*")
-    if path.suffix in {".py", ".md", ".sh"} and path != Path(__file__).resolve()
+    if path.suffix in {".py", ".md", ".sh"}
+    and path != Path(__file__).resolve()
+    and "old_stores" not in path.parts  # made by 0.1.0, with its own names
 )
 
 

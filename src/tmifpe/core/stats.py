@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean, stdev
 from typing import TYPE_CHECKING
 
-# scipy.special is imported inside the functions: it takes a quarter of a second, and most commands never need it.
-# It holds the distributions that scipy.stats (two seconds) is built on.
+# scipy.special is imported inside the functions, since most commands never need it. It holds the distributions that
+# scipy.stats is built on, at a third of the time to import (0.4 s against 1.3 s, torch and numpy being loaded).
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
