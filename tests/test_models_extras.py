@@ -208,7 +208,7 @@ def test_repair_only_after_that_failure(monkeypatch: pytest.MonkeyPatch) -> None
                 raise error
             return types.ModuleType(name)
 
-        monkeypatch.setattr(torchvision_repair, "_quiet_import", fake)
+        monkeypatch.setattr(torchvision_repair, "quiet_import", fake)
         heal_torchvision()
 
     class Library:

@@ -96,7 +96,7 @@ class Prepared:
             recorder = keeper.recorder(request.fresh)
         spec = self._spec(attack, seed)
         if recorder is not None:
-            spec = self._identified(spec, plan)
+            spec = self._identified(spec, plan, recorder)
         job = Job(
             self.model,
             self.data,
@@ -121,7 +121,7 @@ class Prepared:
     ) -> Result:
         request, began = self.request, time.perf_counter()
         try:
-            plan = recorder.begin(spec, lambda: cut, str(job.prepared.device))
+            plan = recorder.begin(spec, cut, str(job.prepared.device))
             job = replace(job, batch_size=plan.batch_size)
             total = Total(plan, request.keep_adv, progress)
             checks = Checks(request.checks, request.repeats, request.transfer_adv, self.model_checks)
@@ -176,11 +176,11 @@ class Prepared:
             total=getattr(data, "total", len(data)),
         )
 
-    def _identified(self, spec: RunSpec, plan: Plan) -> RunSpec:
+    def _identified(self, spec: RunSpec, plan: Plan, recorder: Recorder) -> RunSpec:
         """With what tells this run apart from others: needed only to store, and costs a pass over model and data."""
         require_identified(*spec.attacks, spec.threat.norm)
-        cut = plan.cut if self.randomised else ""
-        return replace(spec, model_identity=self._model_identity, data_identity=self.data.identity, cut=cut)
+        spec = replace(spec, model_identity=self._model_identity, data_identity=self.data.identity)
+        return recorder.settled(spec, plan) or replace(spec, cut=plan.cut if self.randomised else "")
 
     @cached_property
     def _subset(self) -> str:

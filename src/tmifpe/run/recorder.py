@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Keeper", "NoRecorder", "Recorder"]
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from tmifpe.run.result import Result
@@ -13,12 +13,17 @@ from tmifpe.run.spec import Plan, RunSpec
 
 
 class Recorder(Protocol):
-    """Called in this order, once each but `save`: begin, recall, finished, save per shard, end; close in every case."""
+    """Called in this order: settled, begin, recall, finished, save for every shard, end; and close in every case."""
 
-    def begin(self, spec: RunSpec, plan: Callable[[], Plan], device: str) -> Plan:
-        """The plan to follow: the stored one if this spec was begun before, since shards must not change.
-        Otherwise the new one, which is asked for only then. If `spec.cut` names a cut, as it does for a randomised
-        model, only a run with that cut counts as begun before."""
+    def settled(self, spec: RunSpec, plan: Plan) -> RunSpec | None:
+        """The spec, with its cut if it has one, of a run that is finished and was cut as this plan is: then nothing
+        has to be asked of the model, not even whether it is randomised. None if there is no such run."""
+        ...
+
+    def begin(self, spec: RunSpec, plan: Plan, device: str) -> Plan:
+        """The plan to follow: the stored one if this spec was begun before, since shards must not change; otherwise
+        the given one. If `spec.cut` names a cut, as it does for a randomised model, only a run with that cut counts
+        as begun before."""
         ...
 
     def recall(self, with_adv: bool) -> Iterable[ShardResult]:
@@ -47,8 +52,11 @@ class Keeper(Protocol):
 class NoRecorder:
     """Keeps nothing."""
 
-    def begin(self, spec: RunSpec, plan: Callable[[], Plan], device: str) -> Plan:  # noqa: ARG002
-        return plan()
+    def settled(self, spec: RunSpec, plan: Plan) -> RunSpec | None:  # noqa: ARG002
+        return None
+
+    def begin(self, spec: RunSpec, plan: Plan, device: str) -> Plan:  # noqa: ARG002
+        return plan
 
     def recall(self, with_adv: bool) -> Iterable[ShardResult]:  # noqa: ARG002
         return ()

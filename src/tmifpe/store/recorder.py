@@ -6,9 +6,9 @@ __all__ = ["StoreRecorder"]
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import asdict
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tmifpe.store.errors import StoreError, damaged, explained
 from tmifpe.store.files import About, attempts_on_disk, clean, read_adv, run_folder, shard_files, write_shard
 from tmifpe.store.lock import RunLock
 from tmifpe.store.rows import StoredRun, read_shards, run_at, stored_shards
-from tmifpe.store.schema import connect, transaction
+from tmifpe.store.schema import DATABASE, connect, transaction
 from tmifpe.store.shards import adopt, insert_run, insert_shard, read_fitting
 
 
@@ -37,7 +37,17 @@ class StoreRecorder:
         self._session: int | None = None
         self._about: About | None = None
 
-    def begin(self, spec: RunSpec, plan: Callable[[], Plan], device: str) -> Plan:
+    def settled(self, spec: RunSpec, plan: Plan) -> RunSpec | None:
+        if self._fresh or not (self._folder / DATABASE).exists():
+            return None
+        with explained(self._folder), closing(connect(self._folder, write=False)) as connection:
+            for asked in (spec, replace(spec, cut=plan.cut)):
+                run = run_at(connection, self._folder, asked.key())
+                if run is not None and run.finished is not None and run.plan == plan:
+                    return asked
+        return None
+
+    def begin(self, spec: RunSpec, plan: Plan, device: str) -> Plan:
         with explained(self._folder):
             self._connection = connect(self._folder, write=True)
             self._run = self._current(spec)
@@ -47,9 +57,8 @@ class StoreRecorder:
                 self._lock.acquire()
                 self._run = self._current(spec)  # again: it may have been finished in between
         if self._run is None:
-            made = plan()  # asks the model: its errors are not the store's
             with explained(self._folder):
-                self._run = self._create(spec, made)
+                self._run = self._create(spec, plan)
         if self._run.finished is None:
             with explained(self._folder):
                 self._open_session(self._run, device)
