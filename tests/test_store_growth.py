@@ -264,7 +264,7 @@ class TestKeys:
         assert plan.cut == cut
         recorder = Store(old).recorder()
         try:
-            assert recorder.begin(spec, lambda: plan, "cpu") == plan
+            assert recorder.begin(spec, plan, "cpu") == plan
             assert len(list(recorder.recall(with_adv=True))) == found
         finally:
             recorder.close()
@@ -284,7 +284,7 @@ class TestNumbersThatSqliteDoesNotKeep:
         outcomes.clean_gap[:] = outcomes.margin[:] = self.odd
         for _ in range(2):
             recorder = Store(tmp_path / "new").recorder()
-            recorder.begin(spec, lambda: Plan(4, 4, 4), "cpu")
+            recorder.begin(spec, Plan(4, 4, 4), "cpu")
             read = list(recorder.recall(with_adv=True))
             if not read:
                 recorder.save(ShardResult(0, outcomes, torch.zeros(4, 1, 2, 2)))

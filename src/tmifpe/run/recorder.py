@@ -16,8 +16,8 @@ class Recorder(Protocol):
     """Called in this order: settled, begin, recall, finished, save for every shard, end; and close in every case."""
 
     def settled(self, spec: RunSpec, plan: Plan) -> RunSpec | None:
-        """The spec, with its cut if it has one, of a run that is finished and was cut as this plan is: then nothing
-        has to be asked of the model, not even whether it is randomised. None if there is no such run."""
+        """The spec, with its cut if it needs one, of a finished run that answers this: then nothing has to be asked of
+        the model, not even whether it is randomised. None if there is no such run."""
         ...
 
     def begin(self, spec: RunSpec, plan: Plan, device: str) -> Plan:

@@ -43,7 +43,7 @@ class StoreRecorder:
         with explained(self._folder), closing(connect(self._folder, write=False)) as connection:
             for asked in (spec, replace(spec, cut=plan.cut)):
                 run = run_at(connection, self._folder, asked.key())
-                if run is not None and run.finished is not None and run.plan == plan:
+                if run is not None and run.finished is not None and (run.knows_cut or run.plan == plan):
                     return asked
         return None
 

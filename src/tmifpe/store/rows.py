@@ -53,6 +53,8 @@ class StoredRun:
     result: dict[str, Any] | None = field(repr=False)
     done: int
     seconds: float
+    knows_cut: bool
+    """Whether it was asked if the model is randomised, and so if its spec needs a cut; 0.1.0 did not ask."""
 
     @property
     def name(self) -> str:
@@ -113,7 +115,8 @@ def run_at(connection: sqlite3.Connection, folder: Path, key: str) -> StoredRun 
 def _run(row: tuple[Any, ...], folder: Path) -> StoredRun:
     run, key, attempt, superseded, spec, plan, *sizes, started, finished, result, shards, seconds = row
     try:
-        read = RunSpec.from_dict(json.loads(spec))
+        written = json.loads(spec)
+        read = RunSpec.from_dict(written)
         _check_text(key, started, "" if finished is None else finished, *read.attacks)
         _check_text(*(getattr(read, entry.name) for entry in fields(RunSpec) if entry.type == "str"))
         cut = Plan(*map(int, sizes)) if plan is None else Plan.from_dict(json.loads(plan))  # none: by 0.1.0
@@ -129,6 +132,7 @@ def _run(row: tuple[Any, ...], folder: Path) -> StoredRun:
             result=None if result is None else _summary(json.loads(result)),
             done=sum(len(cut.positions(int(shard))) for shard in (shards or "").split(",") if shard),
             seconds=_finite(seconds),
+            knows_cut="cut" in written,
         )
     except _UNREADABLE as error:
         raise StoreError(damaged(folder, f"run {run} cannot be read")) from error
