@@ -15,7 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# Only the files that hold some: to collect the others would take as long as to run these.
+FILES = [str(path) for path in sorted((ROOT / "tests").glob("test_*.py")) if "mark.numerical" in path.read_text()]
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal", "-m", "numerical and not slow"]
+PYTEST += FILES
 
 # Sizes with and without a rest after whole vectors, as the tests have them: a few rows, 10 classes, 8 x 8 pixels.
 PROBE = """

@@ -14,13 +14,6 @@ from tests.cases import CASES
 LEAST_FUZZ_CASES = 10_000
 """In a whole `make test-slow`; the quick ones of `make test` come on top."""
 
-NUMERICAL = {
-    "test_gama", "test_losses_contract", "test_losses_numerics", "test_losses_oracle", "test_models_real",
-    "test_norms_contract", "test_theory_analyse", "test_theory_coefficient", "test_theory_formats",
-    "test_theory_solver",
-}  # fmt: skip
-"""The modules that are `numerical` as a whole; in others single tests carry the mark."""
-
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
@@ -32,12 +25,6 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.fail(f"TMIFPE_SHARED={named} is not a folder")
     return folder
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.stem in NUMERICAL:
-            item.add_marker("numerical")
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,8 @@ from tmifpe.attacks import GAMA, PGD, Loop, Problem, Queries, get_attack
 from tmifpe.attacks.schedules import get_schedule
 from tmifpe.core.errors import InputError
 
+pytestmark = pytest.mark.numerical
+
 
 def problem_of(model: Linear, n: int, threat: Threat, targets: Tensor | None = None) -> Problem:
     x, y = examples(model, n)

@@ -15,6 +15,8 @@ from tmifpe.core.errors import InputError
 from tmifpe.losses import LOSSES, Loss, get_loss, spelling
 from tmifpe.testing import check_loss
 
+pytestmark = pytest.mark.numerical
+
 # lam is fixed where a loss has it: its default is that of the dtype, so float32 and float64 would differ on purpose.
 FIXED = {"tmifpe": "tmifpe(lam=50)", "tmifpe-naive": "tmifpe-naive(lam=50)"}
 EXTRA = ["mifpe(T=10)", "tmifpe(t_rule=one-step)", "tmifpe(t_rule=1.5)"]

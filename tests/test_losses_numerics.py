@@ -14,6 +14,8 @@ from tmifpe.losses.scaled import choose_t, rows_of
 from tmifpe.theory.formats import lam_of
 from tmifpe.theory.solver import T_TWO
 
+pytestmark = pytest.mark.numerical
+
 
 def gradient(name: str, z: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
     leaf = z.clone().requires_grad_()

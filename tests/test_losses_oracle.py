@@ -15,6 +15,8 @@ from tmifpe.losses.scaled import choose_t, rows_of
 from tmifpe.theory.formats import FORMATS
 from tmifpe.theory.scenario import scenarios
 
+pytestmark = pytest.mark.numerical
+
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 COUNT = 201
 

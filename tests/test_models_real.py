@@ -11,6 +11,8 @@ from tmifpe.core.types import Classifier, Data
 from tmifpe.data import load_data
 from tmifpe.models import check_compatible, load_model
 
+pytestmark = pytest.mark.numerical
+
 CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2471, 0.2435, 0.2616)}
 MNIST = {
     "mnist-smallcnn": ("mnist_trades_smallcnn.pt", 99.48),

@@ -12,6 +12,8 @@ from tmifpe.core.types import Threat
 from tmifpe.norms import NORMS, Ball, get_norm
 from tmifpe.testing import check_norm
 
+pytestmark = pytest.mark.numerical
+
 SHAPE = (2, 3, 3)
 
 

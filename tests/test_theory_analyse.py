@@ -14,6 +14,8 @@ import torch
 from tmifpe.core.errors import InputError
 from tmifpe.theory import Scenario, analyse
 
+pytestmark = pytest.mark.numerical
+
 CLEAN = [2.5, -1.3, 0.8, 3.8, -0.9, 1.7, -2.1, 3.6, 0.4, -1.5]
 
 

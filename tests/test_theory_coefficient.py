@@ -12,6 +12,8 @@ from tmifpe.core.errors import InputError
 from tmifpe.theory.coefficient import Row, coefficients, delta_sup, g, g_prime, gradient, h, row_of
 from tmifpe.theory.formats import FORMATS
 
+pytestmark = pytest.mark.numerical
+
 LOGITS = [2.5, -1.3, 0.8, 3.8, -0.9, 1.7, -2.1, 3.6, 0.4, -1.5]
 # (aim, targeted): u_u, u_s at every rank, t_u at every rank, t_s.
 CASES = [(aim, targeted) for targeted in (False, True) for aim in range(10)]

@@ -13,6 +13,8 @@ from tmifpe.theory.formats import FORMATS, format_of, lam_of
 from tmifpe.theory.scenario import Scenario, is_top, scenarios
 from tmifpe.theory.solver import T_TWO, bracket
 
+pytestmark = pytest.mark.numerical
+
 LN2 = math.log(2)
 # name: smallest subnormal, first underflow, smallest normal, eps and unit roundoff, as powers of two.
 TABLE = {

@@ -21,6 +21,8 @@ from tmifpe.theory.solver import (
     solve_t,
 )
 
+pytestmark = pytest.mark.numerical
+
 Rows = np.ndarray
 
 
