@@ -264,6 +264,8 @@ class Failing(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(64, 10)
+        torch.nn.init.zeros_(self.layer.weight)  # always class 0, so that some images are right and are attacked
+        torch.nn.init.zeros_(self.layer.bias)
     def forward(self, x):
         if {when}:
             {what}
@@ -284,7 +286,7 @@ def test_a_model_that_fails_on_the_way_is_one_sentence(tmp_path, when, what):
     (tmp_path / "m.py").write_text(FAILING.format(when=when, what=what))
     for verb in (["evaluate"], ["compare", "--losses", "ce"]):
         told = CliRunner().invoke(
-            app, [*verb, f"{tmp_path / 'm.py'}:Failing", "--limit", "8", "--steps", "2", "--no-store"]
+            app, [*verb, f"{tmp_path / 'm.py'}:Failing", "--limit", "64", "--steps", "2", "--no-store"]
         )
         assert told.exit_code == 2, told.output
         assert "the model failed on" in told.output
