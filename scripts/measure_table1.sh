@@ -83,6 +83,11 @@ TRADES="mnist-smallcnn --weights $SHARED/models/mnist_trades_smallcnn.pt --data 
     compare compare-mnist-lenet5 $LENET5 --eps 0.3 --limit 1000 --losses "$ALL" --seeds 0,1,2
     compare compare-mnist-lenet5-autoattack $LENET5 --eps 0.3 --limit 200 --losses "$BESIDE"
 }
+# AutoAttack where it is compared with smooth PGD.
+compare strength-fashion-kw-linf mnist-fast --weights "$SHARED/models/fashion_mnist_kw.pth" \
+    --data "fashion-mnist:$SHARED/data/fashion-mnist" --eps 0.1 --limit 1000 --losses tmifpe,autoattack
+onnx strength-cifar10-resnet2b-8 cifar10_resnet2b.onnx --eps 8/255 --losses tmifpe,autoattack
+onnx strength-cifar10-resnet4b-8 cifar10_resnet4b.onnx --eps 8/255 --losses tmifpe,autoattack
 onnx compare-cifar10-resnet4b cifar10_resnet4b.onnx --eps 2/255 --losses "$BESIDE"
 onnx compare-cifar10-resnet2b cifar10_resnet2b.onnx --eps 2/255 --losses "$BESIDE"
 onnx compare-cifar10-resnet4b-seeds cifar10_resnet4b.onnx --eps 2/255 --losses "$ALL" --seeds 0,1,2

@@ -21,6 +21,8 @@ from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import real_number, whole_number
 from tmifpe.norms import column
 
+PLAIN_FROM = 0.7
+"""The share of the steps after which the gradient is the true one: smoothing to the very end finds less (measured)."""
 MOST_LOOKS = 2**31
 """Outcomes count steps in 32 bits."""
 
@@ -49,6 +51,8 @@ class Ascent(Stepwise):
     step_size: float
     momentum: float
     momentum_on: str
+    smooth: float = 0.0
+    """How far the backward pass is smoothed at the first step (`SmoothBackward`); it falls to 0 by `PLAIN_FROM`."""
 
     @abstractmethod
     def objective(self, problem: Problem, state: AscentState) -> Objective:
@@ -66,6 +70,7 @@ class Ascent(Stepwise):
             raise InputError(f"steps times restarts must stay below {MOST_LOOKS}, got {shown(self.looks)}")
         real_number("momentum", self.momentum, least=0, most=1)
         real_number("step_size (in units of eps)", self.step_size, above=0, most=1e6)
+        real_number("smooth", self.smooth, least=0, most=100)
         if self.momentum_on not in ("iterate", "gradient"):
             raise InputError(f"momentum_on must be 'iterate' or 'gradient', got {shown(self.momentum_on)}")
         get_schedule(self.schedule)
@@ -81,6 +86,12 @@ class Ascent(Stepwise):
         velocity = torch.zeros_like(x) if self.momentum_on == "gradient" else None
         region = problem.norm.region(problem.ball)
         return AscentState(x, x.clone(), velocity, torch.zeros_like(problem.labels), region)
+
+    def smoothness(self, state: AscentState) -> Tensor | None:
+        if not self.smooth:
+            return None
+        share = self.smooth * (1 - self.number(state).to(state.x.dtype) / (PLAIN_FROM * self.steps)).clamp(min=0)
+        return share if bool(share.any()) else None
 
     def number(self, state: AscentState) -> Tensor:
         """Which step of its restart each row is about to take, from 0."""

@@ -95,6 +95,7 @@ class AutoAttack(Attack):
             margin,
             steps=zero,
             unusable=zero.clone(),
+            plain=zero.clone(),
             zero_grad=zero.clone(),
             rise=torch.zeros_like(margin),
             gap=numerics.top_gap(logits),

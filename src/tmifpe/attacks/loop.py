@@ -47,6 +47,8 @@ class Steps(Protocol):
 
     def objective(self, problem: Problem, state: Any) -> Objective: ...
 
+    def smoothness(self, state: Any) -> Tensor | None: ...
+
     def step(self, problem: Problem, state: Any, evaluated: Evaluated) -> Any: ...
 
 
@@ -60,8 +62,10 @@ class Verdicts(Rows):
     steps: Tensor
     unusable: Tensor
     """Looks at which the logits held NaN or +inf; they never count as success."""
+    plain: Tensor
+    """Looks at which the gradient was the true one; see `SmoothBackward`."""
     zero_grad: Tensor
-    """Looks at which the gradient was exactly zero."""
+    """Those among them at which it was exactly zero."""
     rise: Tensor
     """How much of the margin was gained in the last tenth of the looks."""
     gap: Tensor
@@ -102,6 +106,7 @@ class _Slots(Rows):
     """The margin before the last tenth of the looks."""
     prediction: Tensor
     unusable: Tensor
+    plain: Tensor
     zero_grad: Tensor
     best: Tensor
     fresh: Tensor
@@ -119,6 +124,7 @@ class _Slots(Rows):
             early=margin.clone(),
             prediction=problem.labels.clone(),
             unusable=zero,
+            plain=zero.clone(),
             zero_grad=zero.clone(),
             best=problem.x.clone(),
             fresh=torch.zeros_like(zero, dtype=torch.bool),
@@ -197,21 +203,31 @@ class _Run:
 
     def _look(self) -> None:
         """One look for the whole batch: judge every row, step every row, let go of those that are through."""
-        problem, state, slots = self.batch.problem, self.batch.state, self.batch.slots
+        problem, state = self.batch.problem, self.batch.state
         last = state.looks >= self.attack.looks - 1
         if bool(last.all()):
             evaluated = Evaluated(self._fitting(self.queries.logits(state.x)))
         else:
             objective = self.attack.objective(problem, state)
-            ask = self.queries.look if self.attack.needs_gradient else self.queries.judge
-            evaluated = ask(state.x, lambda logits: objective(self._fitting(logits)))
-            if evaluated.grad is not None:
-                slots.zero_grad += numerics.is_zero(evaluated.grad) & ~last
+            evaluated = self._ask(state, lambda logits: objective(self._fitting(logits)), last)
         won = self._judge(evaluated.logits)
         through = last | won if self.loop.mode == "verdict" else last
         self.batch.state = self.attack.step(problem, state, evaluated)
         if bool(through.any()):
             self._release(through, won, last)
+
+    def _ask(self, state: State, objective: Objective, last: Tensor) -> Evaluated:
+        if not self.attack.needs_gradient:
+            return self.queries.judge(state.x, objective)
+        smooth = self.attack.smoothness(state)
+        evaluated = self.queries.look(state.x, objective, smooth)
+        # What is said of zero gradients is said of the plain ones.
+        plain = ~last if smooth is None else ~last & (smooth <= 0)
+        slots = self.batch.slots
+        slots.plain += plain
+        if evaluated.grad is not None:
+            slots.zero_grad += numerics.is_zero(evaluated.grad) & plain
+        return evaluated
 
     def _fitting(self, logits: Tensor) -> Tensor:
         """The logits, if they have a column for every class that is named."""
@@ -318,6 +334,7 @@ class _Run:
             # A claim has taken the step after its look already, so the look that broke it is one earlier.
             steps=seat.state.looks - 1,
             unusable=slots.unusable,
+            plain=slots.plain,
             zero_grad=slots.zero_grad,
             # Infinite if no earlier look could be used: everything was gained late.
             rise=slots.margin - slots.early,
@@ -365,6 +382,7 @@ def _blank(problem: Problem) -> Verdicts:
         slots.margin,
         steps=torch.zeros_like(problem.labels),
         unusable=slots.unusable,
+        plain=slots.plain,
         zero_grad=slots.zero_grad,
         rise=torch.zeros_like(slots.margin),
         gap=slots.gap,

@@ -27,7 +27,8 @@ class PGD(Ascent):
     The paper gives no formula for its momentum; this one, APGD's, reproduces its numbers.
 
     `step_size` is the first step in units of eps; `momentum_on="gradient"` accumulates normalised gradients with
-    decay `momentum` instead (MI-FGSM); `momentum=0` switches momentum off.
+    decay `momentum` instead (MI-FGSM); `momentum=0` switches momentum off. `smooth` > 0 lets dead rectifiers pass
+    some gradient on at first (`SmoothBackward`): 1 suits networks trained to be robust.
 
     >>> attack = PGD(loss="tmifpe", steps=100)
     >>> attack.budget
@@ -42,6 +43,7 @@ class PGD(Ascent):
     momentum: float = 0.75
     momentum_on: str = "iterate"
     random_start: bool = True
+    smooth: float = 0.0
 
     name: ClassVar[str] = "pgd"
 
@@ -71,6 +73,7 @@ class AscentOptions(TypedDict, total=False):
     momentum: float
     momentum_on: str
     random_start: bool
+    smooth: float
 
 
 def fgsm(loss: AnyLoss = "ce", **options: Unpack[AscentOptions]) -> PGD:

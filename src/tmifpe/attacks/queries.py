@@ -12,6 +12,7 @@ from typing import TypeAlias, cast
 import torch
 from torch import Tensor
 
+from tmifpe.attacks.smooth import SmoothBackward
 from tmifpe.core.errors import InputError, ModelError, first_line, is_out_of_memory
 from tmifpe.core.types import Model
 from tmifpe.losses.loss import as_values
@@ -52,6 +53,8 @@ class Queries:
     dtype: torch.dtype | None = None
     eot: int = 1
     tally: Tally = field(default_factory=Tally)
+    notes: set[str] = field(default_factory=set)
+    """What a reader of the result should know of how the model was asked."""
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits without a gradient."""
@@ -61,14 +64,14 @@ class Queries:
                 total = total + self._ask(x)
         return total / self.eot if self.eot > 1 else total
 
-    def look(self, x: Tensor, objective: Objective) -> Evaluated:
+    def look(self, x: Tensor, objective: Objective, smooth: Tensor | None = None) -> Evaluated:
         """Logits at x and d sum(objective) / d x. Values are summed, never averaged: a mean shrinks the
-        gradient with the batch size, until it underflows."""
-        logits, value, grad = self._look_once(x, objective)
+        gradient with the batch size, until it underflows. `smooth` (n,): see `SmoothBackward`."""
+        logits, value, grad = self._look_once(x, objective, smooth)
         if self.eot == 1:
             return Evaluated(logits, value, grad)
         for _ in range(self.eot - 1):
-            more = self._look_once(x, objective)
+            more = self._look_once(x, objective, smooth)
             logits, value, grad = logits + more[0], value + more[1], grad + more[2]
         # The scale of the gradient does not matter to any norm's direction; that of logits and value does.
         return Evaluated(logits / self.eot, value / self.eot, grad)
@@ -79,10 +82,10 @@ class Queries:
         with torch.no_grad():
             return Evaluated(logits, as_values(objective(logits), logits))
 
-    def _look_once(self, x: Tensor, objective: Objective) -> tuple[Tensor, Tensor, Tensor]:
+    def _look_once(self, x: Tensor, objective: Objective, smooth: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
-            logits = self._ask(leaf)
+            logits = self._ask(leaf) if smooth is None else self._ask_smoothly(leaf, smooth)
             value = as_values(objective(logits), logits)
             if not logits.requires_grad:
                 return logits, value, torch.zeros_like(x)
@@ -91,6 +94,15 @@ class Queries:
             grad = cast("Tensor | None", found[0])
         self.tally.backwards += len(x)
         return logits.detach(), value.detach(), torch.zeros_like(x) if grad is None else grad
+
+    def _ask_smoothly(self, x: Tensor, share: Tensor) -> Tensor:
+        with SmoothBackward(share) as seen:
+            logits = self._ask(x)
+        if not seen.smoothed:
+            self.notes.add("no rectifier was seen in the model, so that its backward pass could not be smoothed")
+        elif seen.left:
+            self.notes.add(f"{seen.left} rectifiers whose first dimension is not the batch were not smoothed")
+        return logits
 
     def _ask(self, x: Tensor) -> Tensor:
         self.tally.forwards += len(x)

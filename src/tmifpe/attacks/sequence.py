@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from tmifpe.attacks.attack import Attack, Budget
 from tmifpe.attacks.loop import Loop, Verdicts
@@ -105,13 +104,5 @@ def _joined(before: Verdicts, now: Verdicts) -> Verdicts:
         name: torch.where(column(better, new), new, getattr(before, name))
         for name, new in ((name, getattr(now, name)) for name in ("prediction", "margin", "gap", "adv", "best"))
     }
-    summed = {name: getattr(before, name) + getattr(now, name) for name in ("steps", "unusable", "zero_grad")}
-    # A stage that saw a gradient, if only at the look that broke the example, says that not all of them were zero.
-    seen = _saw_gradient(before) | _saw_gradient(now)
-    most = summed["steps"].clamp(min=1) - 1
-    summed["zero_grad"] = torch.where(seen, torch.minimum(summed["zero_grad"], most), summed["zero_grad"])
-    return replace(now, **kept, **summed)
-
-
-def _saw_gradient(verdicts: Verdicts) -> Tensor:
-    return verdicts.zero_grad < verdicts.steps.clamp(min=1)
+    counts = ("steps", "unusable", "plain", "zero_grad")
+    return replace(now, **kept, **{name: getattr(before, name) + getattr(now, name) for name in counts})

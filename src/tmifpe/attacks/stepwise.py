@@ -7,6 +7,8 @@ __all__ = ["Stepwise"]
 from abc import abstractmethod
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from tmifpe.attacks.attack import Attack, Budget
 from tmifpe.attacks.loop import Loop, Verdicts, run_loop
 from tmifpe.attacks.queries import Evaluated, Objective, Queries
@@ -40,6 +42,10 @@ class Stepwise(Attack):
     @abstractmethod
     def objective(self, problem: Problem, state: Any) -> Objective:
         """From logits to one value per row, which the step climbs."""
+
+    def smoothness(self, state: Any) -> Tensor | None:  # noqa: ARG002
+        """How much each row's backward pass is smoothed at this look (n,); None for the true gradient of all."""
+        return None
 
     @abstractmethod
     def step(self, problem: Problem, state: Any, evaluated: Evaluated) -> Any:

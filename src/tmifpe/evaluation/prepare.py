@@ -140,7 +140,7 @@ class Prepared:
                     "every example is labelled or predicted as its target already; there is nothing to attack"
                 )
             seconds = time.perf_counter() - began + earlier
-            notes = self.classifier.notes if self.classifier is not None else ()
+            notes = (*(self.classifier.notes if self.classifier is not None else ()), *sorted(total.notes))
             found = Result(
                 spec, plan, total.outcomes, total.tally, seconds, resumed, adv=total.joined_adv(), notes=notes
             )

@@ -26,6 +26,7 @@ class Total:
         self.tally = Tally()
         self.done = self.robust = 0
         self.seconds = 0.0
+        self.notes: set[str] = set()
 
     def missing(self) -> list[int]:
         return [shard for shard in range(len(self.plan)) if shard not in self.shards]
@@ -34,6 +35,7 @@ class Total:
         self.shards.add(shard.shard)
         self.outcomes.put(self.plan.positions(shard.shard), shard.outcomes)
         self.seconds += shard.seconds
+        self.notes |= shard.notes
         self.tally = self.tally + shard.tally
         self.done += len(shard.outcomes)
         self.robust += int(shard.outcomes.robust.sum())

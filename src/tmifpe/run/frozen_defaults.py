@@ -17,7 +17,7 @@ SPEC_FIELDS: Mapping[str, Any] = {
 """Fields that `RunSpec` gained after 0.1.0, with the value that their absence means."""
 
 ATTACK_OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "pgd": {},
+    "pgd": {"smooth": 0.0},
     "gama": {},
     "autoattack": {},
 }

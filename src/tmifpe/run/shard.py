@@ -57,6 +57,8 @@ class ShardResult:
     """None where it was left in the store."""
     tally: Tally = field(default_factory=Tally)
     seconds: float = 0.0
+    notes: frozenset[str] = frozenset()
+    """What a reader should know of how the model was asked; not stored."""
 
 
 def run_shard(
@@ -79,7 +81,7 @@ def _run_shard(job: Job, shard: int, positions: range, tick: Callable[[int, int]
     attacked = torch.from_numpy(outcomes.correct & outcomes.counted).to(x.device)
     adv = _attack(job, queries, problem, attacked, outcomes, tick)
     _ask_second(job, queries, problem, adv, attacked, outcomes)
-    return ShardResult(shard, outcomes, adv, queries.tally)
+    return ShardResult(shard, outcomes, adv, queries.tally, notes=frozenset(queries.notes))
 
 
 def _clean_outcomes(logits: Tensor, labels: Tensor, targets: Tensor | None, indices: Tensor) -> Outcomes:
@@ -176,7 +178,7 @@ def _note(outcomes: Outcomes, rows: NDArray[np.int64], part: Problem, verdicts: 
     outcomes.size[rows] = _column(part.norm.size(verdicts.adv - part.x))
     zero = verdicts.zero_grad.cpu().numpy()
     rising = ~fooled & ((verdicts.margin < 0) & (verdicts.rise >= -verdicts.margin / 2)).cpu().numpy()
-    always = zero >= np.maximum(steps, 1)
+    always = zero >= np.maximum(verdicts.plain.cpu().numpy(), 1)
     outcomes.marks[rows] |= (
         np.where(verdicts.unusable.cpu().numpy() > 0, Mark.UNUSABLE_LOGITS, 0)
         | np.where(always, Mark.ZERO_GRADIENT, np.where(zero > 0, Mark.SOME_ZERO_GRADIENTS, 0))

@@ -1,0 +1,153 @@
+"""A smoother backward pass: the forward pass stays as it is, and dead units pass some gradient on.
+
+Near an image the units that matter may be off, and 1[z > 0] then passes nothing back: what looks like robustness is a
+dead gradient. Here the step function of every rectifier is replaced, on the way back only, by a ramp as wide as the
+unit's layer varies: clamp(z/(4 s) + 1/2, 0, 1), a piecewise linear sigmoid with s = share · std(z), the deviation of
+the row's own activations in that layer. At share 0 it is the true gradient, so an attack whose share falls to 0 ends
+with honest steps. Success is judged by the forward pass, no bit of which changes.
+
+Related work: BPDA (Athalye et al. 2018) replaces the backward pass of parts that have no gradient; LinBP (Guo et al.
+2020) passes the gradient through all ReLUs of the later layers, for transfer; smooth adversarial training (Xie et al.
+2020) changes the network itself. What is new here is the width, which follows each row's own activations and shrinks
+to 0 during the attack, so that nothing has to be tuned to a network and the last steps climb the true loss.
+"""
+
+from __future__ import annotations
+
+__all__ = ["SmoothBackward"]
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from tmifpe.core.numerics import compute_dtype
+from tmifpe.norms import column
+
+
+class SmoothBackward(TorchFunctionMode):
+    """Within: rectifiers of tensors whose first dimension counts the rows of the batch get the smoother backward.
+
+    `share` (n,) is each row's own; rows at 0 get the true gradient. `smoothed` and `left` count the rectifiers that
+    were treated and those that were not, since their first dimension is another. Compiled TorchScript is not seen.
+
+    >>> x = torch.tensor([[-0.1, 2.0]], requires_grad=True)
+    >>> with SmoothBackward(torch.tensor([1.0])):
+    ...     y = torch.relu(x)
+    >>> y.sum().backward(); y.tolist(), bool(x.grad[0, 0] > 0)
+    ([[0.0, 2.0]], True)
+    """
+
+    def __init__(self, share: Tensor) -> None:
+        super().__init__()
+        self.share = share
+        self.smoothed = self.left = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        corners = _corners(func, args, named)
+        z = args[0] if args else named.get("input")
+        if corners is None or not isinstance(z, Tensor) or not z.requires_grad:
+            return func(*args, **named)
+        if z.dim() < 2 or len(z) != len(self.share):
+            self.left += 1
+            return func(*args, **named)
+        self.smoothed += 1
+        rest = {name: value for name, value in named.items() if name != "input"}
+        return _Smooth.apply(z, self.share, corners, lambda inner: func(inner, *args[1:], **rest))
+
+
+@dataclass(frozen=True)
+class _Corners:
+    """A piecewise linear unit: slope `leak` below `low`, 1 up to `high`, 0 above; and whether it works in place."""
+
+    low: float
+    high: float = torch.inf
+    leak: float = 0.0
+    in_place: bool = False
+
+
+def _corners(func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> _Corners | None:
+    """What kind of rectifier `func` is with these arguments; None for everything else."""
+    name = getattr(func, "__name__", "")
+    kind = name.strip("_")  # F.threshold calls itself _threshold
+    make = _KINDS.get(kind)
+    if make is None:
+        return None
+
+    def given(place: int, option: str, default: Any) -> Any:
+        return named.get(option, args[place] if len(args) > place else default)
+
+    found = make(given)
+    if found is None:
+        return None
+    low, high, leak, in_place = found
+    plain = all(isinstance(number, int | float) for number in (low, high, leak))
+    return _Corners(float(low), float(high), float(leak), bool(in_place) or name.endswith("_")) if plain else None
+
+
+_Given = Callable[[int, str, Any], Any]
+
+
+def _clamp(given: _Given) -> tuple[Any, Any, Any, Any] | None:
+    low, high = given(1, "min", None), given(2, "max", None)
+    if low is None and high is None:
+        return None
+    return -torch.inf if low is None else low, torch.inf if high is None else high, 0.0, False
+
+
+def _threshold(given: _Given) -> tuple[Any, Any, Any, Any] | None:
+    low, value = given(1, "threshold", None), given(2, "value", None)
+    return (low, torch.inf, 0.0, given(3, "inplace", False)) if low == value else None
+
+
+_KINDS: dict[str, Callable[[_Given], tuple[Any, Any, Any, Any] | None]] = {
+    "relu": lambda given: (0.0, torch.inf, 0.0, given(1, "inplace", False)),
+    "relu6": lambda given: (0.0, 6.0, 0.0, given(1, "inplace", False)),
+    "leaky_relu": lambda given: (0.0, torch.inf, given(1, "negative_slope", 0.01), given(2, "inplace", False)),
+    "hardtanh": lambda given: (given(1, "min_val", -1.0), given(2, "max_val", 1.0), 0.0, given(3, "inplace", False)),
+    "threshold": _threshold,
+    "clamp": _clamp,
+    "clip": _clamp,
+    "clamp_min": lambda given: (given(1, "min", None), torch.inf, 0.0, False),
+    "clamp_max": lambda given: (-torch.inf, given(1, "max", None), 0.0, False),
+}
+
+
+class _Smooth(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, share: Tensor, corners: _Corners, unit: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.save_for_backward(_slope(z, share, corners))  # before the unit, which may overwrite z
+        if corners.in_place:
+            ctx.mark_dirty(z)
+        return unit(z)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:
+        (slope,) = ctx.saved_tensors
+        return grad_outputs[0] * slope, None, None, None
+
+
+def _slope(z: Tensor, share: Tensor, corners: _Corners) -> Tensor:
+    """leak + (1 − leak) ramp(z − low) − ramp(z − high)."""
+    spread = z.flatten(1).to(compute_dtype(z.dtype)).std(dim=1, correction=0) * share.to(z.device)
+    smooth = spread > 0  # false for NaN, too
+    steep = torch.where(smooth, 0.25 / torch.where(smooth, spread, 1.0), torch.inf).to(z.dtype)
+    slope = torch.ones_like(z) if corners.low == -torch.inf else _ramp(z, corners.low, steep, smooth)
+    if corners.leak:
+        slope = slope.mul_(1 - corners.leak).add_(corners.leak)
+    return slope if corners.high == torch.inf else slope.sub_(_ramp(z, corners.high, steep, smooth))
+
+
+def _ramp(z: Tensor, corner: float, steep: Tensor, smooth: Tensor) -> Tensor:
+    """clamp((z − corner)·steep + 1/2, 0, 1); the step function 1[z > corner] in rows that are not smooth."""
+    above = z - corner if corner else z
+    if bool(smooth.all()):
+        return (above * column(steep, z)).add_(0.5).clamp_(0, 1)
+    ramp = (above * column(torch.where(smooth, steep, 0.0), z)).add_(0.5).clamp_(0, 1)
+    return torch.where(column(smooth, z), ramp, (above > 0).to(z.dtype))
