@@ -102,6 +102,7 @@ class _Slots(Rows):
     position: Tensor
     margin: Tensor
     gap: Tensor
+    """Between the two largest logits, for targeted rows and those that have been broken; see `_gap`."""
     early: Tensor
     """The margin before the last tenth of the looks."""
     prediction: Tensor
@@ -244,13 +245,15 @@ class _Run:
         margin = numerics.margin(logits, problem.labels, problem.targets)
         better = (margin > slots.margin) & usable
         slots.margin = torch.where(better, margin, slots.margin)
-        slots.gap = torch.where(better, _gap(logits, prediction, margin, problem), slots.gap)
         slots.early = torch.where(state.looks < self.late, slots.margin, slots.early)
         slots.prediction = torch.where(better, prediction, slots.prediction)
         slots.unusable += ~usable
         self._keep(slots.fresh & ~better)
         slots.fresh, self.seen = better, state.x
-        return problem.succeeded(prediction) & usable
+        won = problem.succeeded(prediction) & usable
+        if problem.targets is not None or bool(won.any()):
+            slots.gap = torch.where(better, numerics.top_gap(logits), slots.gap)
+        return won
 
     def _keep(self, mask: Tensor) -> None:
         """Copy the points of the last look to where the best ones are kept."""
@@ -338,7 +341,7 @@ class _Run:
             zero_grad=slots.zero_grad,
             # Infinite if no earlier look could be used: everything was gained late.
             rise=slots.margin - slots.early,
-            gap=slots.gap,
+            gap=_gap(seat),
             stage=torch.full_like(slots.position, 0 if fooled else -1),
             adv=slots.best if fooled or self.loop.mode == "strongest" else seat.problem.x,
             best=slots.best,
@@ -356,15 +359,12 @@ def run_loop(attack: Steps, problem: Problem, queries: Queries, loop: Loop) -> V
     return _Run(attack, problem, queries, loop).go()
 
 
-def _gap(logits: Tensor, prediction: Tensor, margin: Tensor, problem: Problem) -> Tensor:
+def _gap(seat: _Seat) -> Tensor:
     """Between the two largest logits (n,); an untargeted row that still has its label is -margin away by definition."""
+    slots, problem = seat.slots, seat.problem
     if problem.targets is not None:
-        return numerics.top_gap(logits)
-    gap = -margin
-    rows = (prediction != problem.labels).nonzero()[:, 0]
-    if len(rows):
-        gap[rows] = numerics.top_gap(logits[rows])
-    return gap
+        return slots.gap
+    return torch.where(slots.prediction == problem.labels, -slots.margin, slots.gap)
 
 
 def _highest(problem: Problem) -> int:
