@@ -88,6 +88,24 @@ def test_adversarial_examples_are_saved_and_hold(tmp_path):
     assert (saved["adv"] - x).abs().max() <= 0.15 + 1e-6
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["evaluate", "digits-robust", "--loss", "tmifpe", "--loss", "cw"],
+        ["evaluate", "digits-robust", "--loss=tmifpe", "--loss", "tmifpe"],
+        ["compare", "digits-robust", "--eps", "0.1", "--losses", "ce", "--eps", "0.2"],
+        ["evaluate", "digits-robust", "--checks", "--no-checks"],
+        ["runs", "list", "--store", "a", "--store", "b"],
+    ],
+)
+def test_an_option_that_takes_one_value_is_refused_twice(words):
+    assert "is given twice" in refused(*words)
+
+
+def test_a_switch_may_be_given_twice():
+    assert json.loads(call("runs", "list", "--json", "--json").stdout) == {"runs": []}
+
+
 def test_losses_take_options():
     for loss in ("tmifpe(t_rule=one-step)", "mifpe(T=10)", "tmifpe-naive", "tmifpe(lam=87.3)"):
         assert json.loads(call("evaluate", "digits-robust", *QUICK, "--loss", loss, "--json").stdout)["loss"] == loss

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 __all__ = ["runs"]
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tmifpe.cli.command import Command
 from tmifpe.cli.options import STORE
 from tmifpe.core.errors import InputError
 
@@ -22,12 +24,14 @@ runs = typer.Typer(
     rich_markup_mode=None,
 )
 
+_verb = partial(runs.command, cls=Command)
+
 Folder = Annotated[str, typer.Option("--store", envvar="TMIFPE_STORE", help="The folder of the run store.")]
 Name = Annotated[str, typer.Argument(help="The key of a run, or its first digits; KEY.1 for an earlier attempt.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
-@runs.command("list")
+@_verb("list")
 def list_runs(
     store: Folder = STORE,
     every: Annotated[bool, typer.Option("--all", help="Also runs that were repeated with --fresh.")] = False,
@@ -63,7 +67,7 @@ def list_runs(
     Console().print(table)
 
 
-@runs.command("show")
+@_verb("show")
 def show(run: Name, store: Folder = STORE, json: Json = False) -> None:
     """Show what a run was asked to do, what it found, and what it was computed with."""
     import dataclasses
@@ -90,7 +94,7 @@ def show(run: Name, store: Folder = STORE, json: Json = False) -> None:
         shown.print(plain(f"{session.started}: {session.shards} shards with {what}"), highlight=False)
 
 
-@runs.command("compare")
+@_verb("compare")
 def compare(first: Name, second: Name, store: Folder = STORE, json: Json = False) -> None:
     """Compare two runs on the same examples: which broke what, and whether that is more than chance."""
     from rich.console import Console
@@ -146,7 +150,7 @@ def _compared(store: Store, first: str, second: str) -> dict[str, Any]:
     }
 
 
-@runs.command("rm")
+@_verb("rm")
 def remove(
     names: Annotated[list[str], typer.Argument(help="Keys of runs, or their first digits.")], store: Folder = STORE
 ) -> None:
@@ -157,7 +161,7 @@ def remove(
         typer.echo(f"removed {run.name}")
 
 
-@runs.command("export")
+@_verb("export")
 def export(
     run: Name,
     store: Folder = STORE,
@@ -186,7 +190,7 @@ def export(
         typer.echo(made.outcomes_file(kept, found, format).decode(), nl=False)
 
 
-@runs.command("repair")
+@_verb("repair")
 def repair(store: Folder = STORE) -> None:
     """Rebuild a damaged or lost database from the shard files; the old one is kept."""
     from tmifpe.cli.console import harmless
