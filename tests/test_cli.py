@@ -88,6 +88,44 @@ def test_adversarial_examples_are_saved_and_hold(tmp_path):
     assert (saved["adv"] - x).abs().max() <= 0.15 + 1e-6
 
 
+def test_adversarial_examples_are_written_as_the_ending_says(tmp_path):
+    readers = {
+        "a.safetensors": load_file,
+        "a.npz": lambda path: {name: torch.from_numpy(np.load(path)[name]) for name in ("adv", "labels", "indices")},
+        "a.pt": lambda path: torch.load(path, weights_only=True),
+    }
+    first = None
+    for name, read in readers.items():
+        path = str(tmp_path / name)
+        call("evaluate", "digits-distilled", *QUICK, "--no-checks", "--save-adv", path)
+        saved = read(path)
+        first = first or saved
+        assert torch.equal(saved["adv"], first["adv"])
+        assert torch.equal(saved["labels"], first["labels"])
+        weak = ["--loss", "ce", "--steps", "1", "--eps", "0.15", "--limit", "24"]
+        found = json.loads(call("evaluate", "digits-distilled", *weak, "--transfer-adv", path, "--json").stdout)
+        assert "transfer-failure" in [flag["name"] for flag in found["flags"]], name
+        moved = refused("evaluate", "digits-distilled", "--limit", "23", "--transfer-adv", path)
+        assert "different images" in moved
+    for name in ("adv", "adv.pth", "adv.npy"):
+        assert ".safetensors, .npz, .pt" in refused("evaluate", "digits-robust", "--save-adv", str(tmp_path / name))
+        assert not (tmp_path / name).exists()
+
+
+def test_adversarial_examples_are_never_unpickled(tmp_path):
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "ran"), "w"))
+
+    (tmp_path / "adv.pt").write_bytes(pickle.dumps({"adv": Evil()}))
+    np.savez(tmp_path / "adv.npz", adv=np.array([Evil()], dtype=object))
+    for name in ("adv.pt", "adv.npz"):
+        assert name in refused("evaluate", "digits-robust", *QUICK, "--transfer-adv", str(tmp_path / name))
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -111,17 +111,11 @@ def checks_from(options: TrustOptions, data: Data) -> dict[str, Any]:
 
 
 def _transferred(path: str | None, data: Data) -> Any:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from tmifpe.store.adversarial import read_adv
 
     if path is None:
         return None
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"cannot read adversarial examples from {path}: {error}") from error
-    if "adv" not in tensors:
-        raise InputError(f"{path} holds no tensor 'adv'; give a file that --save-adv wrote")
+    tensors = read_adv(path)
     if "indices" in tensors and tensors["indices"].tolist() != list(data.indices):
         raise InputError(
             f"{path} holds adversarial examples for different images; data, --limit and --indices must agree"

@@ -167,21 +167,25 @@ def export(
     store: Folder = STORE,
     format: Annotated[str, typer.Option(help="csv, json or parquet: one row per example.")] = "csv",
     output: Annotated[str | None, typer.Option(help="The file to write; without it, stdout.")] = None,
-    adv: Annotated[str | None, typer.Option(help="Write the adversarial examples to this safetensors file.")] = None,
+    adv: Annotated[
+        str | None, typer.Option(help="Write the adversarial examples to this .safetensors, .npz or .pt file.")
+    ] = None,
     robustbench: Annotated[
         str | None, typer.Option(help="Write the .pt tensor that RobustBench expects to this file.")
     ] = None,
 ) -> None:
     """Export the outcomes of a run, or its adversarial examples."""
     from tmifpe.cli.parse import write_file
+    from tmifpe.store import adversarial
     from tmifpe.store import export as made
 
+    ending = adversarial.check_ending(adv) if adv is not None else ""
     kept = _store(store)
     found = kept.find(run)
     if robustbench is not None:
         write_file(robustbench, made.robustbench_file(kept, found))
     if adv is not None:
-        write_file(adv, made.adv_file(_with_adv(kept, found)))
+        write_file(adv, adversarial.adv_file(_with_adv(kept, found), ending))
     if output is not None:
         write_file(output, made.outcomes_file(kept, found, format))
     elif adv is None and robustbench is None:
