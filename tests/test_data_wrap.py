@@ -51,6 +51,8 @@ FORMS = {
     "TensorDataset": lambda: TensorDataset(X, Y),
     "Dataset": Pairs,
     "loader in order": lambda: DataLoader(Pairs(), batch_size=3),
+    "list of pairs": lambda: list(zip(X, Y.tolist(), strict=True)),
+    "loader of a list of pairs": lambda: DataLoader(list(zip(X, Y.tolist(), strict=True)), batch_size=3),
     "loader of tensors": lambda: DataLoader(TensorDataset(X, Y), batch_size=2),
     "loader unbatched": lambda: DataLoader(Pairs(), batch_size=None),
     "loader of a stream": lambda: DataLoader(Stream(), batch_size=2),

@@ -26,9 +26,12 @@ _SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", 
 
 @dataclass(frozen=True)
 class FolderData(LazyData):
-    """Lazy data that also knows the file of each example, so that `--indices` may name files."""
+    """Lazy data that also knows the file of each example, so that errors name it and `--indices` may."""
 
     positions: dict[str, int] = field(default_factory=dict)
+
+    def example(self, position: int) -> str:
+        return list(self.positions)[position]
 
     def locate(self, name: str) -> int:
         """The position of `class/file`, or of a file whose bare name is unique."""

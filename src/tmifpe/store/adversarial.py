@@ -7,6 +7,7 @@ __all__ = ["ENDINGS", "adv_file", "check_ending", "read_adv"]
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,8 +66,8 @@ def _npz(tensors: dict[str, Tensor], about: dict[str, str]) -> bytes:
     buffer = io.BytesIO()
     # numpy has no bfloat16, of which every number is one in float32
     plain = {name: t.float() if t.dtype == torch.bfloat16 else t for name, t in tensors.items()}
-    arrays = {name: tensor.numpy() for name, tensor in plain.items()}
-    np.savez(buffer, **arrays, **{n: np.array(text) for n, text in about.items()})
+    arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in plain.items()}
+    np.savez(buffer, **arrays | {name: np.array(text) for name, text in about.items()})
     return buffer.getvalue()
 
 
