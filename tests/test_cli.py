@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+import tmifpe
 from tmifpe.cli import app
 
 QUICK = ["--eps", "0.15", "--limit", "24", "--steps", "5"]
@@ -76,8 +77,6 @@ def test_fail_below_is_exit_one():
 
 
 def test_adversarial_examples_are_saved_and_hold(tmp_path):
-    import tmifpe
-
     path = tmp_path / "adv.safetensors"
     found = json.loads(call("evaluate", "digits-distilled", *QUICK, "--save-adv", str(path), "--json").stdout)
     saved = load_file(path)
@@ -142,6 +141,30 @@ def test_an_option_that_takes_one_value_is_refused_twice(words):
 
 def test_a_switch_may_be_given_twice():
     assert json.loads(call("runs", "list", "--json", "--json").stdout) == {"runs": []}
+
+
+@pytest.mark.parametrize(("word", "norm"), [("L2", "l2"), ("2", "l2"), ("Linf", "linf"), ("inf", "linf")])
+def test_norms_are_spelt_as_people_do(word, norm):
+    words = ["--eps", "0.1", "--limit", "4", "--steps", "1", "--no-checks", "--json"]
+    assert json.loads(call("evaluate", "digits-robust", *words, "--norm", word).stdout)["norm"] == norm
+
+
+def test_mean_and_std_may_be_fractions():
+    words = ["--limit", "4", "--steps", "1", "--no-checks", "--json"]
+    found = json.loads(call("evaluate", "digits-robust", *words, "--mean", "0/1", "--std", "255/255").stdout)
+    assert found["clean_accuracy"] == 1
+    assert "1/255" in refused("evaluate", "digits-robust", "--mean", "0", "--std", "1/x")
+
+
+def test_data_sorted_by_class_is_noted_and_sampled(tmp_path):
+    order = np.argsort(tmifpe.load_data("digits").labels.numpy(), kind="stable")
+    images, labels = tmifpe.load_data("digits").fetch(order.tolist())
+    np.savez(tmp_path / "sorted.npz", images=images.numpy(), labels=labels.numpy())
+    words = ["evaluate", "digits-robust", "--data", f"npz:{tmp_path}/sorted.npz", "--steps", "1", "--no-checks"]
+    found = json.loads(call(*words, "--limit", "40", "--json").stdout)
+    assert any("cover 1 of 10 classes" in note and "--sample 40" in note for note in found["notes"])
+    assert json.loads(call(*words, "--sample", "40", "--json").stdout)["notes"] == []
+    assert "one of them" in refused(*words, "--sample", "40", "--limit", "40")
 
 
 def test_losses_take_options():

@@ -34,6 +34,9 @@ class SourceOptions:
     std: Annotated[str | None, typer.Option(help="Standard deviations that go with --mean.")] = None
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N examples.")] = None
     indices: Annotated[str | None, typer.Option(help="A file of example indices to evaluate.")] = None
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Only N examples, drawn at random, always the same, from all classes.")
+    ] = None
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
 
 
@@ -41,7 +44,7 @@ class SourceOptions:
 class AttackOptions:
     """What the attacker may do, and how it goes about it."""
 
-    norm: Annotated[str, typer.Option(help="linf or l2.")] = "linf"
+    norm: Annotated[str, typer.Option(help="linf (or inf), l2 (or 2).")] = "linf"
     eps: Annotated[str, typer.Option(help="The radius of the ball, e.g. 0.3 or 8/255.")] = "8/255"
     steps: Annotated[int, typer.Option(min=1, help="Gradient steps per restart.")] = 100
     restarts: Annotated[int, typer.Option(min=1, help="Random starts per example.")] = 1

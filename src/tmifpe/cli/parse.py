@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tmifpe.cli.console import prints_on_stderr
 from tmifpe.cli.options import AttackOptions, SourceOptions, TrustOptions
 from tmifpe.core.errors import InputError, shown
-from tmifpe.core.numbers import parse_whole
+from tmifpe.core.numbers import parse_whole, read_number
 
 if TYPE_CHECKING:
     from tmifpe.attacks import PGD
@@ -37,7 +37,7 @@ def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
 
     device = pick_device(options.device)
     indices = read_indices(options.indices) if options.indices else None
-    data = load_data(options.data, indices=indices, limit=options.limit)
+    data = load_data(options.data, indices=indices, limit=options.limit, sample=options.sample)
     classifier = load_model(
         options.model,
         weights=options.weights,
@@ -52,8 +52,9 @@ def threat_from(options: AttackOptions) -> Threat:
     from tmifpe.core.types import Threat
     from tmifpe.norms import get_norm
 
-    get_norm(options.norm)
-    return Threat(options.norm, options.eps)  # pyright: ignore[reportArgumentType]
+    threat = Threat(options.norm, options.eps)  # pyright: ignore[reportArgumentType]
+    get_norm(threat.norm)
+    return threat
 
 
 def refuse_ignored_options(options: AttackOptions, text: str) -> None:
@@ -127,9 +128,11 @@ def _numbers(name: str, text: str | None) -> tuple[float, ...] | None:
     if text is None:
         return None
     try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"--{name} must be numbers separated by commas, got {shown(text)}") from None
+        return tuple(read_number(name, part) for part in text.split(","))
+    except InputError:
+        raise InputError(
+            f"--{name} must be numbers separated by commas, such as 0.5 or 1/255, got {shown(text)}"
+        ) from None
 
 
 def _batch_size(text: str) -> int | None:

@@ -11,12 +11,15 @@ from pathlib import Path
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Data
 from tmifpe.data.catalogue import DATA
+from tmifpe.data.stratified import stratified
 from tmifpe.data.subset import subset
 
 
-def load_data(text: str, *, indices: Sequence[int | str] | None = None, limit: int | None = None) -> Data:
+def load_data(
+    text: str, *, indices: Sequence[int | str] | None = None, limit: int | None = None, sample: int | None = None
+) -> Data:
     """The data that `text` names, e.g. `mnist:DIR` or `my_data.py:load`, which is run; of it the given indices; of
-    those the first `limit`.
+    those the first `limit`, or `sample` drawn at random, always the same ones, each class by its share.
 
     >>> load_data("digits", limit=3).indices
     [0, 1, 2]
@@ -26,6 +29,10 @@ def load_data(text: str, *, indices: Sequence[int | str] | None = None, limit: i
     data = _open(text.strip())
     if indices is not None:
         data = subset(data, indices)
+    if limit is not None and sample is not None:
+        raise InputError("limit takes the first examples and sample draws some; give one of them")
+    if sample is not None:
+        data = stratified(data, sample)
     if limit is not None:
         if limit < 1:
             raise InputError(f"the limit must be at least 1, got {limit}")

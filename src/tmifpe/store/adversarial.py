@@ -67,7 +67,8 @@ def _npz(tensors: dict[str, Tensor], about: dict[str, str]) -> bytes:
     # numpy has no bfloat16, of which every number is one in float32
     plain = {name: t.float() if t.dtype == torch.bfloat16 else t for name, t in tensors.items()}
     arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in plain.items()}
-    np.savez(buffer, **arrays | {name: np.array(text) for name, text in about.items()})
+    arrays.update((name, np.array(text)) for name, text in about.items())
+    np.savez(buffer, **arrays)
     return buffer.getvalue()
 
 
