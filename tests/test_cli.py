@@ -167,6 +167,11 @@ def test_data_sorted_by_class_is_noted_and_sampled(tmp_path):
     assert "one of them" in refused(*words, "--sample", "40", "--limit", "40")
 
 
+def test_a_huge_eps_names_what_was_meant():
+    found = json.loads(call("evaluate", "digits-robust", *QUICK[2:], "--eps", "8", "--json").stdout)
+    assert any(flag["name"] == "large-eps" and "--eps 8/255" in flag["advice"] for flag in found["flags"])
+
+
 def test_losses_take_options():
     for loss in ("tmifpe(t_rule=one-step)", "mifpe(T=10)", "tmifpe-naive", "tmifpe(lam=87.3)"):
         assert json.loads(call("evaluate", "digits-robust", *QUICK, "--loss", loss, "--json").stdout)["loss"] == loss
