@@ -172,6 +172,25 @@ def test_a_huge_eps_names_what_was_meant():
     assert any(flag["name"] == "large-eps" and "--eps 8/255" in flag["advice"] for flag in found["flags"])
 
 
+def test_forgotten_data_is_named(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\ndef make():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))\n"
+    )
+    for verb in ("evaluate", "compare", "audit", "table-targeted"):
+        assert "--data is missing" in refused(verb, f"{tmp_path}/mine.py:make")
+    assert "--data is missing" not in refused("evaluate", f"{tmp_path}/mine.py:make", "--data", "digits")
+
+
+def test_a_bare_path_as_data_suggests_what_to_write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos32").mkdir()
+    (tmp_path / "set.npz").touch()
+    assert "imagefolder:photos32" in refused("evaluate", "digits-robust", "--data", "photos32")
+    assert "npz:set.npz" in refused("evaluate", "digits-robust", "--data", "set.npz")
+    assert "unknown data source" in refused("evaluate", "digits-robust", "--data", "photos33")
+
+
 def test_losses_take_options():
     for loss in ("tmifpe(t_rule=one-step)", "mifpe(T=10)", "tmifpe-naive", "tmifpe(lam=87.3)"):
         assert json.loads(call("evaluate", "digits-robust", *QUICK, "--loss", loss, "--json").stdout)["loss"] == loss

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from tests.cases import cases
 from tests.model_files import CLASSES, SHAPE, images, onnx_bytes, save_pt2, save_script, tiny
 from tmifpe.core.errors import InputError
-from tmifpe.models import load_model
+from tmifpe.data import as_data
+from tmifpe.models import check_compatible, load_model
 from tmifpe.models.fixed_batch import FixedBatch
 
 
@@ -76,6 +77,13 @@ def test_onnx_that_computes_with_bytes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(onnx_bytes(1, uint8="Add", opset=14))
     with pytest.raises(InputError, match=r"computes with them \(Add\)"):
         load_model(str(tmp_path / "m.onnx"))
+
+
+def test_torchscript_of_another_size_says_why(tmp_path: Path) -> None:
+    classifier = load_model(str(save_script(tmp_path / "m.pt", tiny())))
+    data = as_data((images(2, (3, 9, 9)), torch.zeros(2, dtype=torch.int64)))
+    with pytest.raises(InputError, match="does not take images of shape 3x9x9: RuntimeError: mat1 and mat2"):
+        check_compatible(classifier, data)
 
 
 def test_onnx_that_ends_in_softmax_says_so(tmp_path: Path) -> None:

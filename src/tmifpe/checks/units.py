@@ -34,7 +34,7 @@ def _large_eps(threat: Threat, shape: tuple[int, ...]) -> Iterator[Flag]:
     meant = f"{threat.eps:g}/255" if threat.eps >= 1 and threat.high == 1 else "8/255"
     yield flag(
         "large-eps",
-        f"eps {threat.eps:g} is at least half of the box [{threat.low:g}, {threat.high:g}], {half:.3g} in {threat.norm}: "
+        f"eps {threat.eps:g} is at least {half:.3g}, half of the box [{threat.low:g}, {threat.high:g}] in {threat.norm}: "
         "any image can be turned into the same grey one, and no model can be robust.",
         f"eps is in the units of the images: for pixel values of 255 write `eps={meant}`.",
     )
@@ -49,5 +49,5 @@ def _small_steps(threat: Threat, attack: Attack) -> Iterator[Flag]:
         yield flag(
             "small-steps",
             f"{steps} steps of {size:.3g} eps do not lead across the ball: step_size is in units of eps.",
-            f"If it was meant in the units of the images, give step_size={size / threat.eps:.3g}; else take more `steps`.",
+            f"If it was meant in the units of the images, give step_size={size / threat.eps:.3g}; else more `steps`.",
         )

@@ -26,7 +26,9 @@ class SourceOptions:
     model: Annotated[
         str, typer.Argument(help="A bundled name, file.py:factory, module:factory, x.onnx, timm:NAME, ...")
     ]
-    data: Annotated[str, typer.Option(help="A data source, e.g. digits, npz:FILE, mnist:DIR, cifar10:DIR.")] = "digits"
+    data: Annotated[
+        str | None, typer.Option(help="A data source, e.g. npz:FILE, mnist:DIR, cifar10:DIR.  [default: digits]")
+    ] = None
     weights: Annotated[str | None, typer.Option(help="Weights for the architecture: safetensors or a state dict.")] = (
         None
     )

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from tmifpe.attacks import PGD
     from tmifpe.core.types import Classifier, Data, Threat
 
+DIGITS = "digits"
+"""The data if --data names none: what the bundled models were made for."""
+
 
 @prints_on_stderr()
 def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
@@ -37,7 +40,7 @@ def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
 
     device = pick_device(options.device)
     indices = read_indices(options.indices) if options.indices else None
-    data = load_data(options.data, indices=indices, limit=options.limit, sample=options.sample)
+    data = load_data(options.data or DIGITS, indices=indices, limit=options.limit, sample=options.sample)
     classifier = load_model(
         options.model,
         weights=options.weights,
@@ -45,7 +48,19 @@ def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
         std=_numbers("std", options.std),
         device=str(device),
     )
+    if options.data is None:
+        _check_digits(classifier, data)
     return classifier, data, str(device)
+
+
+def _check_digits(classifier: Classifier, data: Data) -> None:
+    """Nobody asked for digits: if the model does not fit them, what is wrong is that --data is missing."""
+    from tmifpe.models import check_compatible
+
+    try:
+        check_compatible(classifier, data)
+    except InputError as error:
+        raise InputError(f"--data is missing, and {DIGITS}, which is used without it, does not fit: {error}") from error
 
 
 def threat_from(options: AttackOptions) -> Threat:

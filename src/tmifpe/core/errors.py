@@ -52,7 +52,8 @@ def first_line(error: BaseException) -> str:
     >>> first_line(ValueError("no such file\\nlong explanation"))
     'no such file'
     """
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1 if "TorchScript interpreter" in lines[0] else 0].strip()[:200]  # after its traceback
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -43,5 +43,22 @@ def load_data(
 
 def _open(text: str) -> Data:
     scheme, colon, where = text.partition(":")
+    if not colon and text not in DATA:
+        _check_path(text)
     own_code = colon and scheme not in DATA and not difflib.get_close_matches(scheme, DATA, n=1)
     return DATA.get(text)("") if own_code else DATA.get(scheme)(where)
+
+
+def _check_path(text: str) -> None:
+    """`InputError` for a bare path of something that is there: it needs to be said what it holds."""
+    try:
+        folder, file = Path(text).expanduser().is_dir(), Path(text).expanduser().is_file()
+    except (OSError, ValueError, RuntimeError):  # a name too long, with a null byte, or of a user who is not there
+        return
+    if folder:
+        raise InputError(
+            f"{text} is a folder: say what it holds, as in imagefolder:{text} (a folder per class), mnist:{text} or "
+            f"cifar10:{text}"
+        )
+    if file:
+        raise InputError(f"{text} is a file: say what it holds, as in npz:{text}")
