@@ -27,14 +27,14 @@ def check_units(job: Job) -> Iterator[Flag]:
 
 def _large_eps(threat: Threat, shape: tuple[int, ...]) -> Iterator[Flag]:
     corner = torch.full((1, *shape), threat.high - threat.low)
-    half = float(get_norm(threat.norm).size(corner)) / 2
+    box, half = f"[{threat.low:g}, {threat.high:g}]", float(get_norm(threat.norm).size(corner)) / 2
     if threat.eps < half * (1 - 1e-6):
         return
     # Pixel values of 255, which people read out of papers, in the units of this box.
     meant = f"{threat.eps:g}/255" if threat.eps >= 1 and threat.high == 1 else "8/255"
     yield flag(
         "large-eps",
-        f"eps {threat.eps:g} is at least {half:.3g}, half of the box [{threat.low:g}, {threat.high:g}] in {threat.norm}: "
+        f"eps {threat.eps:g} is at least {half:.3g}, half of the box {box} in {threat.norm}: "
         "any image can be turned into the same grey one, and no model can be robust.",
         f"eps is in the units of the images: for pixel values of 255 write `eps={meant}`.",
     )
