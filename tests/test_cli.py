@@ -191,6 +191,35 @@ def test_a_bare_path_as_data_suggests_what_to_write(tmp_path, monkeypatch):
     assert "unknown data source" in refused("evaluate", "digits-robust", "--data", "photos33")
 
 
+def test_compare_says_what_was_asked_and_what_came_from_the_store():
+    words = ["compare", "digits-robust", *QUICK, "--no-checks", "--targets", "second"]
+    output = call(*words, "--losses", "tmifpe", "--seeds", "0,1,2").stdout
+    assert "differences" not in output, "one loss has nothing to differ from"
+    assert "The seed alone moves" in output
+    assert "From the store" not in output
+    lines = call(*words, "--losses", "ce,tmifpe", "--seeds", "0,1,2").stdout.splitlines()
+    assert max(len(line) for line in lines) <= 80
+    output = " ".join(" ".join(lines).split())
+    assert "linf 0.15, 24 examples, 5 steps, targets second" in output
+    assert "From the store: tmifpe." in output
+    assert "all seeds" in output
+    assert "the difference between the two means is" in output
+
+
+def test_runs_tell_restarts_and_indices_apart():
+    words = ["evaluate", "digits-robust", "--eps", "0.3", "--limit", "60", "--no-checks", "--json"]
+    first = json.loads(call(*words, "--loss", "fgsm").stdout)["key"]
+    second = json.loads(call(*words, "--steps", "20", "--restarts", "2").stdout)["key"]
+    assert "20 x2" in " ".join(call("runs", "list").stdout.split())
+    told = json.loads(call("runs", "compare", first, second, "--json").stdout)
+    assert len(told["indices_first"]) == told["only_first"]
+    assert len(told["indices_second"]) == told["only_second"] > 0
+    assert sorted(told["indices_first"] + told["indices_second"]) == sorted(told["indices"])
+    output = " ".join(call("runs", "compare", first, second).stdout.split())
+    assert "only by the second, at index " + ", ".join(map(str, told["indices_second"][:20])) in output
+    assert ("more (--json has all)" in output) == (max(told["only_first"], told["only_second"]) > 20)
+
+
 def test_losses_take_options():
     for loss in ("tmifpe(t_rule=one-step)", "mifpe(T=10)", "tmifpe-naive", "tmifpe(lam=87.3)"):
         assert json.loads(call("evaluate", "digits-robust", *QUICK, "--loss", loss, "--json").stdout)["loss"] == loss

@@ -24,6 +24,8 @@ runs = typer.Typer(
     rich_markup_mode=None,
 )
 
+_LISTED = 20  # indices, before the rest is counted
+
 _verb = partial(runs.command, cls=Command)
 
 Folder = Annotated[str, typer.Option("--store", envvar="TMIFPE_STORE", help="The folder of the run store.")]
@@ -115,6 +117,11 @@ def compare(first: Name, second: Name, store: Folder = STORE, json: Json = False
         f"broken only by the first {told['only_first']}, only by the second {told['only_second']}: {verdict} "
         f"(McNemar's exact test, p = {told['p']:.2g})"
     )
+    for side in ("first", "second"):
+        if indices := told[f"indices_{side}"]:
+            more = f" and {len(indices) - _LISTED} more (--json has all)" if len(indices) > _LISTED else ""
+            listed = ", ".join(map(str, indices[:_LISTED]))
+            shown.print(f"only by the {side}, at index {listed}{more}", highlight=False)
 
 
 def _compared(store: Store, first: str, second: str) -> dict[str, Any]:
@@ -138,7 +145,9 @@ def _compared(store: Store, first: str, second: str) -> dict[str, Any]:
     a, b = store.result(one).outcomes, store.result(two).outcomes
     # An example that is misclassified to begin with is as good as broken: two models may differ in that too.
     pair = mcnemar(one.name, two.name, ~a.robust, ~b.robust)
-    differ = a.index[a.robust != b.robust]
+    only_first, only_second = (
+        a.index[~one & other].tolist() for one, other in ((a.robust, b.robust), (b.robust, a.robust))
+    )
     return {
         "first": one.to_json(),
         "second": two.to_json(),
@@ -146,7 +155,9 @@ def _compared(store: Store, first: str, second: str) -> dict[str, Any]:
         "only_second": pair.only_second,
         "p": pair.p,
         "differs": pair.differs,
-        "indices": differ.tolist(),
+        "indices": a.index[a.robust != b.robust].tolist(),
+        "indices_first": only_first,
+        "indices_second": only_second,
     }
 
 
@@ -232,8 +243,9 @@ def _asked(spec: RunSpec) -> str:
 
 
 def _short(attack: str) -> str:
-    """`pgd(loss=tmifpe,...)` as the words that matter in a table."""
+    """`pgd(loss=tmifpe,...)` as the words that matter in a table; `x5` are five restarts."""
     from tmifpe.core.options import parse
 
     name, options = parse(attack)
-    return " ".join([name, *(str(options[key]) for key in ("loss", "steps") if key in options)])
+    words = [name, *(str(options[key]) for key in ("loss", "steps") if key in options)]
+    return " ".join([*words, f"x{options['restarts']}"] if options.get("restarts", 1) != 1 else words)
