@@ -85,7 +85,7 @@ def comparison_table(title: str, result: Comparison) -> Table:
         padding=(0, 1, 0, 0),
         show_edge=False,
     )
-    second = first.spec.verify if first.spec.verify != "none" else ""
+    second = plain(first.spec.verify) if first.spec.verify != "none" else ""
     headings = ["loss", "robust %", "95 % interval", "to CE", "seconds", *(["min", "max", "all seeds"] if many else [])]
     headings += [f"in {second}"] if second else []
     headings += [f"over {len(first.repeated)} draws"] if first.repeated else []
@@ -124,7 +124,8 @@ def _asked(result: Comparison) -> str:
 
     runs = [run for column in result.results.values() for run in column]
     spec = runs[0].spec
-    steps = {parse(attack)[1].get("steps") for run in runs for attack in run.spec.attacks} - {None}
+    options = [parse(attack)[1] for run in runs for attack in run.spec.attacks]
+    steps = {int(option["steps"]) for option in options if "steps" in option}
     words = [f"{spec.threat.norm} {spec.threat.eps:.6g}", f"{runs[0].n} examples"]
     words += [f"{' or '.join(str(number) for number in sorted(steps))} step{'s' * (steps != {1})}"] if steps else []
     words += [f"targets {spec.targets}"] if spec.targets != "none" else []
