@@ -5,7 +5,7 @@ A verb takes one parameter of a dataclass type; its fields become options of the
 
 from __future__ import annotations
 
-__all__ = ["STORE", "AttackOptions", "SourceOptions", "StoreOptions", "TrustOptions", "with_options"]
+__all__ = ["DIGITS", "STORE", "AttackOptions", "SourceOptions", "StoreOptions", "TrustOptions", "with_options"]
 
 import dataclasses
 import functools
@@ -16,7 +16,10 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, MisfitError
+
+DIGITS = "digits"
+"""The data if --data names none: what the bundled models were made for."""
 
 
 @dataclass(frozen=True)
@@ -135,10 +138,16 @@ def with_options(verb: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(verb)
     def called(**values: Any) -> Any:
+        forgotten = values.get("data", "") is None
         grouped = {
             name: kind(**{field: values.pop(field) for field in fields}) for name, (kind, fields) in groups.items()
         }
-        return verb(**grouped, **values)
+        try:
+            return verb(**grouped, **values)
+        except MisfitError as error:
+            if not forgotten:
+                raise
+            raise InputError(f"--data is missing, and {DIGITS}, used without it, does not fit: {error}") from error
 
     keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in plain]
     called.__signature__ = inspect.Signature(keyword)  # pyright: ignore[reportAttributeAccessIssue]

@@ -19,16 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tmifpe.cli.console import prints_on_stderr
-from tmifpe.cli.options import AttackOptions, SourceOptions, TrustOptions
+from tmifpe.cli.options import DIGITS, AttackOptions, SourceOptions, TrustOptions
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import parse_whole, read_number
 
 if TYPE_CHECKING:
     from tmifpe.attacks import PGD
     from tmifpe.core.types import Classifier, Data, Threat
-
-DIGITS = "digits"
-"""The data if --data names none: what the bundled models were made for."""
 
 
 @prints_on_stderr()
@@ -48,19 +45,7 @@ def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
         std=_numbers("std", options.std),
         device=str(device),
     )
-    if options.data is None:
-        _check_digits(classifier, data)
     return classifier, data, str(device)
-
-
-def _check_digits(classifier: Classifier, data: Data) -> None:
-    """Nobody asked for digits: if the model does not fit them, what is wrong is that --data is missing."""
-    from tmifpe.models import check_compatible
-
-    try:
-        check_compatible(classifier, data)
-    except InputError as error:
-        raise InputError(f"--data is missing, and {DIGITS}, which is used without it, does not fit: {error}") from error
 
 
 def threat_from(options: AttackOptions) -> Threat:

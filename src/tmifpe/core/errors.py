@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "InputError",
+    "MisfitError",
     "MissingExtra",
     "ModelError",
     "did_you_mean",
@@ -25,6 +26,10 @@ class InputError(ValueError):
     def __init__(self, text: str = "") -> None:
         # A name or a library's message may be a page long; the sentence around it is what matters.
         super().__init__(text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 4 :]}")
+
+
+class MisfitError(InputError):
+    """The model does not take the images or the classes of the data."""
 
 
 class ModelError(InputError):
