@@ -41,9 +41,12 @@ def images(n: int, shape: tuple[int, ...] = SHAPE, seed: int = 0) -> torch.Tenso
     return torch.rand(n, *shape, generator=torch.Generator().manual_seed(seed))
 
 
-def onnx_bytes(batch: int | str = 1, *, tied: bool = False, softmax: bool = False, opset: int = 13) -> bytes:
+def onnx_bytes(
+    batch: int | str = 1, *, tied: bool = False, softmax: bool = False, opset: int = 13, uint8: str = ""
+) -> bytes:
     """Conv, Relu, Reshape to a constant (batch, -1), Gemm. `tied` joins a constant of one row to the images,
-    which no rewriting of shapes can lift."""
+    which no rewriting of shapes can lift. `uint8` names what comes before Conv where the input is one of bytes: the
+    operator that makes them floats, or one more before it."""
     onnx = pytest.importorskip("onnx")
     h = onnx.helper
     rng = np.random.default_rng(0)
@@ -62,6 +65,12 @@ def onnx_bytes(batch: int | str = 1, *, tied: bool = False, softmax: bool = Fals
         h.make_node("Mul", ["c", "s"], ["m"]),
         h.make_node("Relu", ["m"], ["r"]),
     ]
+    if uint8:
+        nodes[0].input[0] = "scaled"
+        values |= {"d": np.array(255, np.float32), "one": np.array(1, np.uint8)}
+        before = h.make_node(uint8, ["x", "one"] if uint8 == "Add" else ["x"], ["same"])
+        cast = h.make_node("Cast", ["same"], ["float"], to=onnx.TensorProto.FLOAT)
+        nodes = [before, cast, h.make_node("Div", ["float", "d"], ["scaled"]), *nodes]
     last = "r"
     if tied:
         nodes.append(h.make_node("Concat", ["token", "r"], ["cat"], axis=2))
@@ -76,7 +85,7 @@ def onnx_bytes(batch: int | str = 1, *, tied: bool = False, softmax: bool = Fals
     graph = h.make_graph(
         nodes,
         "tiny",
-        [h.make_tensor_value_info("x", info, [batch, *SHAPE])],
+        [h.make_tensor_value_info("x", onnx.TensorProto.UINT8 if uint8 else info, [batch, *SHAPE])],
         [h.make_tensor_value_info("y", info, [batch, CLASSES])],
         [onnx.numpy_helper.from_array(array, name) for name, array in values.items()],
     )

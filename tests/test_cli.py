@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+import tmifpe
 from tmifpe.cli import app
 
 QUICK = ["--eps", "0.15", "--limit", "24", "--steps", "5"]
@@ -76,8 +77,6 @@ def test_fail_below_is_exit_one():
 
 
 def test_adversarial_examples_are_saved_and_hold(tmp_path):
-    import tmifpe
-
     path = tmp_path / "adv.safetensors"
     found = json.loads(call("evaluate", "digits-distilled", *QUICK, "--save-adv", str(path), "--json").stdout)
     saved = load_file(path)
@@ -86,6 +85,139 @@ def test_adversarial_examples_are_saved_and_hold(tmp_path):
     assert 1 - wrong.double().mean().item() == pytest.approx(found["robust_accuracy"])
     x, _ = tmifpe.load_data("digits", limit=24).fetch(range(24))
     assert (saved["adv"] - x).abs().max() <= 0.15 + 1e-6
+
+
+def test_adversarial_examples_are_written_as_the_ending_says(tmp_path):
+    readers = {
+        "a.safetensors": load_file,
+        "a.npz": lambda path: {name: torch.from_numpy(np.load(path)[name]) for name in ("adv", "labels", "indices")},
+        "a.pt": lambda path: torch.load(path, weights_only=True),
+    }
+    first = None
+    for name, read in readers.items():
+        path = str(tmp_path / name)
+        call("evaluate", "digits-distilled", *QUICK, "--no-checks", "--save-adv", path)
+        saved = read(path)
+        first = first or saved
+        assert torch.equal(saved["adv"], first["adv"])
+        assert torch.equal(saved["labels"], first["labels"])
+        weak = ["--loss", "ce", "--steps", "1", "--eps", "0.15", "--limit", "24"]
+        found = json.loads(call("evaluate", "digits-distilled", *weak, "--transfer-adv", path, "--json").stdout)
+        assert "transfer-failure" in [flag["name"] for flag in found["flags"]], name
+        moved = refused("evaluate", "digits-distilled", "--limit", "23", "--transfer-adv", path)
+        assert "different images" in moved
+    for name in ("adv", "adv.pth", "adv.npy"):
+        assert ".safetensors, .npz, .pt" in refused("evaluate", "digits-robust", "--save-adv", str(tmp_path / name))
+        assert not (tmp_path / name).exists()
+
+
+def test_adversarial_examples_are_never_unpickled(tmp_path):
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "ran"), "w"))
+
+    (tmp_path / "adv.pt").write_bytes(pickle.dumps({"adv": Evil()}))
+    np.savez(tmp_path / "adv.npz", adv=np.array([Evil()], dtype=object))
+    for name in ("adv.pt", "adv.npz"):
+        assert name in refused("evaluate", "digits-robust", *QUICK, "--transfer-adv", str(tmp_path / name))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["evaluate", "digits-robust", "--loss", "tmifpe", "--loss", "cw"],
+        ["evaluate", "digits-robust", "--loss=tmifpe", "--loss", "tmifpe"],
+        ["compare", "digits-robust", "--eps", "0.1", "--losses", "ce", "--eps", "0.2"],
+        ["evaluate", "digits-robust", "--checks", "--no-checks"],
+        ["runs", "list", "--store", "a", "--store", "b"],
+    ],
+)
+def test_an_option_that_takes_one_value_is_refused_twice(words):
+    assert "is given twice" in refused(*words)
+
+
+def test_a_switch_may_be_given_twice():
+    assert json.loads(call("runs", "list", "--json", "--json").stdout) == {"runs": []}
+
+
+@pytest.mark.parametrize(("word", "norm"), [("L2", "l2"), ("2", "l2"), ("Linf", "linf"), ("inf", "linf")])
+def test_norms_are_spelt_as_people_do(word, norm):
+    words = ["--eps", "0.1", "--limit", "4", "--steps", "1", "--no-checks", "--json"]
+    assert json.loads(call("evaluate", "digits-robust", *words, "--norm", word).stdout)["norm"] == norm
+
+
+def test_mean_and_std_may_be_fractions():
+    words = ["--limit", "4", "--steps", "1", "--no-checks", "--json"]
+    found = json.loads(call("evaluate", "digits-robust", *words, "--mean", "0/1", "--std", "255/255").stdout)
+    assert found["clean_accuracy"] == 1
+    assert "1/255" in refused("evaluate", "digits-robust", "--mean", "0", "--std", "1/x")
+
+
+def test_data_sorted_by_class_is_noted_and_sampled(tmp_path):
+    order = np.argsort(tmifpe.load_data("digits").labels.numpy(), kind="stable")
+    images, labels = tmifpe.load_data("digits").fetch(order.tolist())
+    np.savez(tmp_path / "sorted.npz", images=images.numpy(), labels=labels.numpy())
+    words = ["evaluate", "digits-robust", "--data", f"npz:{tmp_path}/sorted.npz", "--steps", "1", "--no-checks"]
+    found = json.loads(call(*words, "--limit", "40", "--json").stdout)
+    assert any("cover 1 of 10 classes" in note and "--sample 40" in note for note in found["notes"])
+    assert json.loads(call(*words, "--sample", "40", "--json").stdout)["notes"] == []
+    assert "one of them" in refused(*words, "--sample", "40", "--limit", "40")
+
+
+def test_a_huge_eps_names_what_was_meant():
+    found = json.loads(call("evaluate", "digits-robust", *QUICK[2:], "--eps", "8", "--json").stdout)
+    assert any(flag["name"] == "large-eps" and "--eps 8/255" in flag["advice"] for flag in found["flags"])
+
+
+def test_forgotten_data_is_named(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\ndef make():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))\n"
+    )
+    for verb in ("evaluate", "compare", "audit", "table-targeted"):
+        assert "--data is missing" in refused(verb, f"{tmp_path}/mine.py:make")
+    assert "--data is missing" not in refused("evaluate", f"{tmp_path}/mine.py:make", "--data", "digits")
+
+
+def test_a_bare_path_as_data_suggests_what_to_write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos32").mkdir()
+    (tmp_path / "set.npz").touch()
+    assert "imagefolder:photos32" in refused("evaluate", "digits-robust", "--data", "photos32")
+    assert "npz:set.npz" in refused("evaluate", "digits-robust", "--data", "set.npz")
+    assert "unknown data source" in refused("evaluate", "digits-robust", "--data", "photos33")
+
+
+def test_compare_says_what_was_asked_and_what_came_from_the_store():
+    words = ["compare", "digits-robust", *QUICK, "--no-checks", "--targets", "second"]
+    output = call(*words, "--losses", "tmifpe", "--seeds", "0,1,2").stdout
+    assert "differences" not in output, "one loss has nothing to differ from"
+    assert "The seed alone moves" in output
+    assert "From the store" not in output
+    lines = call(*words, "--losses", "ce,tmifpe", "--seeds", "0,1,2").stdout.splitlines()
+    assert max(len(line) for line in lines) <= 80
+    output = " ".join(" ".join(lines).split())
+    assert "linf 0.15, 24 examples, 5 steps, targets second" in output
+    assert "From the store: tmifpe." in output
+    assert "all seeds" in output
+    assert "the difference between the two means is" in output
+
+
+def test_runs_tell_restarts_and_indices_apart():
+    words = ["evaluate", "digits-robust", "--eps", "0.3", "--limit", "60", "--no-checks", "--json"]
+    first = json.loads(call(*words, "--loss", "fgsm").stdout)["key"]
+    second = json.loads(call(*words, "--steps", "20", "--restarts", "2").stdout)["key"]
+    assert "20 x2" in " ".join(call("runs", "list").stdout.split())
+    told = json.loads(call("runs", "compare", first, second, "--json").stdout)
+    assert len(told["indices_first"]) == told["only_first"]
+    assert len(told["indices_second"]) == told["only_second"] > 0
+    assert sorted(told["indices_first"] + told["indices_second"]) == sorted(told["indices"])
+    output = " ".join(call("runs", "compare", first, second).stdout.split())
+    assert "only by the second, at index " + ", ".join(map(str, told["indices_second"][:20])) in output
+    assert ("more (--json has all)" in output) == (max(told["only_first"], told["only_second"]) > 20)
 
 
 def test_losses_take_options():

@@ -55,6 +55,17 @@ def test_grey_images_keep_one_channel(tmp_path: Path) -> None:
     assert load_data(f"imagefolder:{tmp_path}").shape == (1, 4, 4)
 
 
+def test_a_grey_image_among_colour_ones_is_named(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    make_folder(tmp_path, ("ant", "bee"))
+    image.fromarray(bytes_of(5, 6)).save(tmp_path / "bee" / "1.jpg")
+    with pytest.raises(InputError, match=r"bee/1.jpg has 1 channel \(grey\), but ant/0.png has 3 channels; .*RGB"):
+        load_data(f"imagefolder:{tmp_path}").fetch(range(7))
+    image.fromarray(bytes_of(7, 7, 3)).save(tmp_path / "bee" / "1.jpg")
+    with pytest.raises(InputError, match=r"bee/1.jpg has shape \(3, 7, 7\), but ant/0.png has \(3, 5, 6\)"):
+        load_data(f"imagefolder:{tmp_path}").fetch(range(7))
+
+
 @pytest.mark.parametrize("bicubic", [False, True])
 @pytest.mark.parametrize("size", [(60, 40), (300, 500), (257, 256), (256, 256)])
 def test_resize_is_torchvisions(tmp_path: Path, bicubic: bool, size: tuple[int, int]) -> None:

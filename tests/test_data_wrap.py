@@ -12,7 +12,7 @@ from tests.linear import Linear, examples
 from tmifpe import PGD, Threat
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Data
-from tmifpe.data import as_data, load_data
+from tmifpe.data import as_data, coverage, load_data, stratified, subset
 from tmifpe.data.arrays import LazyData
 
 X = torch.rand(7, 3, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -51,6 +51,8 @@ FORMS = {
     "TensorDataset": lambda: TensorDataset(X, Y),
     "Dataset": Pairs,
     "loader in order": lambda: DataLoader(Pairs(), batch_size=3),
+    "list of pairs": lambda: list(zip(X, Y.tolist(), strict=True)),
+    "loader of a list of pairs": lambda: DataLoader(list(zip(X, Y.tolist(), strict=True)), batch_size=3),
     "loader of tensors": lambda: DataLoader(TensorDataset(X, Y), batch_size=2),
     "loader unbatched": lambda: DataLoader(Pairs(), batch_size=None),
     "loader of a stream": lambda: DataLoader(Stream(), batch_size=2),
@@ -230,3 +232,24 @@ def test_a_loaders_own_generator_is_as_it_was():
     loader = DataLoader(TensorDataset(*examples(model, 6)), shuffle=True, generator=generator)
     tmifpe.evaluate(model, loader, Threat("linf", 0.01), PGD(steps=1), checks=False)
     assert torch.equal(generator.get_state(), before)
+
+
+def test_a_sample_gives_every_class_its_share():
+    labels = torch.arange(1000).div(250, rounding_mode="floor") // 2 * 2  # sorted: 500 of class 0, 500 of class 2
+    labels[900:] = 1
+    data = as_data((torch.zeros(1000, 1, 2, 2), labels))
+    for n in (1, 2, 10, 99, 500, 1000):
+        part = stratified(data, n)
+        assert len(part) == n
+        assert list(part.indices) == sorted(part.indices)
+        counts = part.fetch(range(n))[1].bincount(minlength=3)
+        shares = n * labels.bincount() / 1000
+        assert bool((counts - shares).abs().max() <= 1), (n, counts)
+    first, again, other = (list(stratified(data, 50, seed).indices) for seed in (0, 0, 1))
+    assert first == again != other
+    assert set(first) <= set(stratified(data, 60).indices)
+    lazy = Pairs(torch.zeros(1000, 1, 2, 2), labels)
+    assert list(stratified(as_data(lazy), 50).indices) == first
+    assert coverage(subset(data, range(50)))
+    assert not coverage(subset(data, first))
+    assert not coverage(data)

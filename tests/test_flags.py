@@ -30,12 +30,13 @@ from tests.masked import (
     straight_through,
 )
 from tmifpe import PGD, Result, Threat, evaluate, load_data, load_model
-from tmifpe.attacks import fgsm
+from tmifpe.attacks import bim, fgsm
 from tmifpe.checks.attack import check_monotone
 from tmifpe.checks.flags import FLAGS
 from tmifpe.models.normalize import Normalize
 
 EPS = 0.05
+SIDE = images()[0].numel() ** 0.5  # of the box, corner to corner
 NORM = ((0.1307,), (0.3081,))
 
 
@@ -94,6 +95,11 @@ WEAK = PGD(steps=1, step_size=1e-3, random_start=False)
 SLOW = PGD(loss="cw", steps=10, step_size=0.02, schedule="constant", momentum=0.0, random_start=False)
 
 RAISING: dict[str, list[Callable[[], Case | list[Case]]]] = {
+    "large-eps": [lambda: Case(eps=8.0), lambda: Case(eps=0.5), lambda: Case(norm="l2", eps=SIDE / 2)],
+    "small-steps": [
+        lambda: Case(attack=PGD(step_size=2 / 255)),
+        lambda: Case(attack=[PGD(steps=5), PGD("cw", steps=5, step_size=0.01, random_start=False)]),
+    ],
     "randomised": [lambda: Case(Wrapped(noise)), lambda: Case(lambda x: Honest()(noise(x)))],
     "dropout-active": [lambda: Case(Wrapped(drop)), lambda: Case(Dropping().train().forward)],
     "batch-dependent": [
@@ -151,6 +157,13 @@ RAISING: dict[str, list[Callable[[], Case | list[Case]]]] = {
 }
 
 QUIET: dict[str, list[Callable[[], Case | list[Case]]]] = {
+    "large-eps": [lambda: Case(eps=0.49), lambda: Case(norm="l2", eps=0.45 * SIDE)],
+    "small-steps": [
+        lambda: Case(attack=PGD(step_size=2 / 255, steps=300)),
+        lambda: Case(attack=bim(steps=49)),
+        lambda: Case(attack=PGD(step_size=0.25)),
+        lambda: Case(attack=PGD(step_size=0.01), eps=0.0),
+    ],
     "randomised": [
         lambda: Case(),
         lambda: Case(options={"precision": "bf16"}),

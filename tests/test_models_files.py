@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from tests.cases import cases
 from tests.model_files import CLASSES, SHAPE, images, onnx_bytes, save_pt2, save_script, tiny
 from tmifpe.core.errors import InputError
-from tmifpe.models import load_model
+from tmifpe.data import as_data
+from tmifpe.models import check_compatible, load_model
 from tmifpe.models.fixed_batch import FixedBatch
 
 
@@ -54,6 +55,35 @@ def test_onnx_of_other_batch_sizes(batch: int | str, tmp_path: Path) -> None:
     assert not classifier.notes
     x = images(6)
     torch.testing.assert_close(classifier.module(x), onnx_truth(onnx_bytes(1), x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_onnx_of_bytes_is_given_bytes(tied: bool, tmp_path: Path) -> None:
+    content = onnx_bytes(1, uint8="Identity", tied=tied)
+    (tmp_path / "m.onnx").write_bytes(content)
+    classifier = load_model(str(tmp_path / "m.onnx"))
+    x = images(6)
+    logits = classifier.module(x.requires_grad_(True))
+    truth = onnx_truth(content, (x.detach() * 255).round().to(torch.uint8))
+    torch.testing.assert_close(logits, truth, rtol=1e-4, atol=1e-4)
+    (grad,) = torch.autograd.grad(logits[:, 0].sum(), x)
+    assert bool((grad.flatten(1).abs().amax(dim=1) > 0.1).all()), "the attack sees through the rounding"
+    assert any("1/255" in note for note in classifier.notes)
+    with pytest.raises(InputError, match="leave out mean and std"):
+        load_model(str(tmp_path / "m.onnx"), mean=[0.5] * 3, std=[0.5] * 3)
+
+
+def test_onnx_that_computes_with_bytes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(onnx_bytes(1, uint8="Add", opset=14))
+    with pytest.raises(InputError, match=r"computes with them \(Add\)"):
+        load_model(str(tmp_path / "m.onnx"))
+
+
+def test_torchscript_of_another_size_says_why(tmp_path: Path) -> None:
+    classifier = load_model(str(save_script(tmp_path / "m.pt", tiny())))
+    data = as_data((images(2, (3, 9, 9)), torch.zeros(2, dtype=torch.int64)))
+    with pytest.raises(InputError, match="does not take images of shape 3x9x9: RuntimeError: mat1 and mat2"):
+        check_compatible(classifier, data)
 
 
 def test_onnx_that_ends_in_softmax_says_so(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import tmifpe
 from tests.stores import environment
 from tmifpe.cli.parse import write_file
 from tmifpe.run.result import Result
-from tmifpe.store.export import adv_file
+from tmifpe.store.adversarial import adv_file
 
 SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "recount.py"
 

@@ -297,7 +297,16 @@ def test_advice_names_options_as_the_reader_types_them():
 def test_every_option_that_a_flag_names_exists(name):
     """In Python, since advice is written that way, and on the command line."""
     kind = FLAGS.get(name)
-    python = {*inspect.signature(PGD).parameters, "eot", "precision", "repeats", "verify", "mean", "std"}
+    python = {
+        *inspect.signature(PGD).parameters,
+        *inspect.signature(Threat).parameters,
+        "eot",
+        "precision",
+        "repeats",
+        "verify",
+        "mean",
+        "std",
+    }
     named = re.findall(r"`(\w+)[^`]*`", kind.advice)
     assert set(named) <= python
     words = re.findall(r"--([a-z-]+)", Flag(name, "", kind.advice).on_command_line().advice)

@@ -12,6 +12,7 @@ from torch import Tensor
 from tmifpe.checks.attack import check_attack
 from tmifpe.checks.model import ModelChecks
 from tmifpe.checks.redraw import redraw
+from tmifpe.checks.units import check_units
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job, ShardResult
@@ -35,8 +36,9 @@ class Checks:
             self.checks = False
 
     def before(self, job: Job) -> None:
-        """Look at the model."""
+        """Look at what was asked for, and at the model."""
         if self.checks:
+            self._note((list(check_units(job)), 0))
             treated = job.eot > 1 and self.repeats > 1
             self._note(self.model.flags(job, treated))
 

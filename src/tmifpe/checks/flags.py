@@ -33,6 +33,18 @@ def _add(name: str, summary: str, advice: str) -> None:
     FLAGS.add(name, Kind(advice), summary)
 
 
+# What was asked for, before anything is computed.
+_add(
+    "large-eps",
+    "eps is so large that no model could be robust",
+    "eps is in the units of the images: for pixel values of 255 write `eps=8/255`.",
+)
+_add(
+    "small-steps",
+    "the steps of the attack are too small to lead across the ball",
+    "step_size is in units of eps: 2/255 at eps 8/255 is step_size=0.25.",
+)
+
 # The model, looked at before the attack.
 _add(
     "randomised",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 __all__ = ["app", "main"]
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from tmifpe.cli.command import Command
 from tmifpe.cli.options import with_options
 from tmifpe.core.errors import InputError, first_line, is_out_of_memory
 from tmifpe.version import __version__
@@ -67,17 +69,18 @@ def _root(
 def _register() -> None:
     from tmifpe.cli import audit, compare, demo, evaluate, figure1, listing, runs, table1, table_targeted, theory
 
-    app.command("evaluate")(with_options(evaluate.evaluate))
-    app.command("compare")(with_options(compare.compare))
-    app.command("table1")(with_options(table1.table1))
-    app.command("table-targeted")(with_options(table_targeted.table_targeted))
-    app.command("audit")(with_options(audit.audit))
+    verb = partial(app.command, cls=Command)
+    verb("evaluate")(with_options(evaluate.evaluate))
+    verb("compare")(with_options(compare.compare))
+    verb("table1")(with_options(table1.table1))
+    verb("table-targeted")(with_options(table_targeted.table_targeted))
+    verb("audit")(with_options(audit.audit))
     # A row of logits may start with a minus sign, which must not be taken for an option.
-    app.command("theory", context_settings={"ignore_unknown_options": True})(theory.theory)
-    app.command("figure1")(figure1.figure1)
+    verb("theory", context_settings={"ignore_unknown_options": True})(theory.theory)
+    verb("figure1")(figure1.figure1)
     app.add_typer(runs.runs)
-    app.command("list")(listing.listing)
-    app.command("demo")(demo.demo)
+    verb("list")(listing.listing)
+    verb("demo")(demo.demo)
 
 
 _register()

@@ -59,6 +59,8 @@ def compare(
         for said in (significance(plain["pairs"], plain["seeds"]), spread(plain)):
             if said:
                 shown.print(said, highlight=False, markup=False)
+        for note in dict.fromkeys(note for runs in result.results.values() for run in runs for note in run.notes):
+            shown.print(f"Note: {console.harmless(note)}.", highlight=False, markup=False)
         if raised := flags_raised(result):
             shown.print(raised, style="yellow", highlight=False, markup=False)
     if trust.strict:
@@ -67,14 +69,23 @@ def compare(
 
 def comparison_table(title: str, result: Comparison) -> Table:
     """Robust accuracy in percent per loss, the difference to CE, the strongest in bold."""
+    from rich import box
     from rich.table import Table
 
     from tmifpe.cli.console import percent, plain
 
     many = len(result.seeds) > 1
-    table = Table(title=plain(f"{title}: clean {percent(result.clean_accuracy)} %"), title_justify="left")
     first = next(iter(result.results.values()))[0]
-    second = first.spec.verify if first.spec.verify != "none" else ""
+    table = Table(
+        title=plain(f"{title}: clean {percent(result.clean_accuracy)} %, {_asked(result)}"),
+        caption=plain(_from_store(result)) or None,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,  # eight columns fit a terminal of 80
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+    )
+    second = plain(first.spec.verify) if first.spec.verify != "none" else ""
     headings = ["loss", "robust %", "95 % interval", "to CE", "seconds", *(["min", "max", "all seeds"] if many else [])]
     headings += [f"in {second}"] if second else []
     headings += [f"over {len(first.repeated)} draws"] if first.repeated else []
@@ -105,6 +116,30 @@ def comparison_table(title: str, result: Comparison) -> Table:
         row += [percent(sum(seen.repeated) / len(seen.repeated))] if first.repeated else []
         table.add_row(*row, style=bold)
     return table
+
+
+def _asked(result: Comparison) -> str:
+    """The question that all columns answer: threat, examples, steps, targets."""
+    from tmifpe.core.options import parse
+
+    runs = [run for column in result.results.values() for run in column]
+    spec = runs[0].spec
+    options = [parse(attack)[1] for run in runs for attack in run.spec.attacks]
+    steps = {int(option["steps"]) for option in options if "steps" in option}
+    words = [f"{spec.threat.norm} {spec.threat.eps:.6g}", f"{runs[0].n} examples"]
+    words += [f"{' or '.join(str(number) for number in sorted(steps))} step{'s' * (steps != {1})}"] if steps else []
+    words += [f"targets {spec.targets}"] if spec.targets != "none" else []
+    return ", ".join(words)
+
+
+def _from_store(result: Comparison) -> str:
+    """Which columns were not computed now, or only in part."""
+    said: list[str] = []
+    for loss, runs in result.results.items():
+        resumed, asked = sum(run.resumed for run in runs), sum(len(run.outcomes) for run in runs)
+        if resumed:
+            said.append(loss if resumed == asked else f"{loss} ({resumed} of {asked} verdicts)")
+    return f"From the store: {', '.join(said)}." if said else ""
 
 
 def flags_raised(result: Comparison) -> str:

@@ -136,8 +136,11 @@ def result_table(result: Result) -> Table:
 
 
 def in_cli_words(result: Result) -> Result:
-    """The result with flags that name options as the command line does."""
-    return replace(result, flags=tuple(flag.on_command_line() for flag in result.flags))
+    """The result with flags and notes that name options as the command line does."""
+    from tmifpe.run.result import as_options
+
+    flags, notes = (flag.on_command_line() for flag in result.flags), map(as_options, result.notes)
+    return replace(result, flags=tuple(flags), notes=tuple(notes))
 
 
 def exit_if_flagged(flags: Iterable[Flag]) -> None:

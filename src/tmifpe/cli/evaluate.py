@@ -21,7 +21,7 @@ def evaluate(
     ] = "tmifpe",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
     save_adv: Annotated[
-        str | None, typer.Option(help="Write the adversarial examples to this safetensors file.")
+        str | None, typer.Option(help="Write the adversarial examples to this .safetensors, .npz or .pt file.")
     ] = None,
     fail_below: Annotated[
         float | None, typer.Option(help="Exit with code 1 if the robust accuracy (a fraction) is below this.")
@@ -38,11 +38,12 @@ def evaluate(
     from tmifpe.core.errors import InputError
     from tmifpe.report.junit import junit_xml
     from tmifpe.run.resolve import resolve_attack
-    from tmifpe.store.export import adv_file
+    from tmifpe.store.adversarial import adv_file, check_ending
 
     if fail_below is not None and not 0 <= fail_below <= 1:
         raise InputError(f"--fail-below is a fraction in [0, 1], got {fail_below}")
     parse.refuse_ignored_options(attack, loss)
+    ending = check_ending(save_adv) if save_adv is not None else ""
     parse.check_output(save_adv)
     parse.check_output(junit)
     threat, chosen = parse.threat_from(attack), resolve_attack(loss, parse.attack_from(attack, "tmifpe"))
@@ -55,7 +56,7 @@ def evaluate(
         result = tmifpe.evaluate(classifier, data, threat, chosen, **options)
     result = console.in_cli_words(result)
     if save_adv is not None:
-        parse.write_file(save_adv, adv_file(result))
+        parse.write_file(save_adv, adv_file(result, ending))
     if junit is not None:
         parse.write_file(junit, junit_xml(result, fail_below, trust.strict).encode())
     if json:

@@ -5,7 +5,7 @@ A verb takes one parameter of a dataclass type; its fields become options of the
 
 from __future__ import annotations
 
-__all__ = ["STORE", "AttackOptions", "SourceOptions", "StoreOptions", "TrustOptions", "with_options"]
+__all__ = ["DIGITS", "STORE", "AttackOptions", "SourceOptions", "StoreOptions", "TrustOptions", "with_options"]
 
 import dataclasses
 import functools
@@ -16,7 +16,10 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, MisfitError
+
+DIGITS = "digits"
+"""The data if --data names none: what the bundled models were made for."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,9 @@ class SourceOptions:
     model: Annotated[
         str, typer.Argument(help="A bundled name, file.py:factory, module:factory, x.onnx, timm:NAME, ...")
     ]
-    data: Annotated[str, typer.Option(help="A data source, e.g. digits, npz:FILE, mnist:DIR, cifar10:DIR.")] = "digits"
+    data: Annotated[
+        str | None, typer.Option(help="A data source, e.g. npz:FILE, mnist:DIR, cifar10:DIR.  [default: digits]")
+    ] = None
     weights: Annotated[str | None, typer.Option(help="Weights for the architecture: safetensors or a state dict.")] = (
         None
     )
@@ -34,6 +39,9 @@ class SourceOptions:
     std: Annotated[str | None, typer.Option(help="Standard deviations that go with --mean.")] = None
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N examples.")] = None
     indices: Annotated[str | None, typer.Option(help="A file of example indices to evaluate.")] = None
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Only N examples, drawn at random, always the same, from all classes.")
+    ] = None
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
 
 
@@ -41,7 +49,7 @@ class SourceOptions:
 class AttackOptions:
     """What the attacker may do, and how it goes about it."""
 
-    norm: Annotated[str, typer.Option(help="linf or l2.")] = "linf"
+    norm: Annotated[str, typer.Option(help="linf (or inf), l2 (or 2).")] = "linf"
     eps: Annotated[str, typer.Option(help="The radius of the ball, e.g. 0.3 or 8/255.")] = "8/255"
     steps: Annotated[int, typer.Option(min=1, help="Gradient steps per restart.")] = 100
     restarts: Annotated[int, typer.Option(min=1, help="Random starts per example.")] = 1
@@ -130,10 +138,16 @@ def with_options(verb: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(verb)
     def called(**values: Any) -> Any:
+        forgotten = values.get("data", "") is None
         grouped = {
             name: kind(**{field: values.pop(field) for field in fields}) for name, (kind, fields) in groups.items()
         }
-        return verb(**grouped, **values)
+        try:
+            return verb(**grouped, **values)
+        except MisfitError as error:
+            if not forgotten:
+                raise
+            raise InputError(f"--data is missing, and {DIGITS}, used without it, does not fit: {error}") from error
 
     keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in plain]
     called.__signature__ = inspect.Signature(keyword)  # pyright: ignore[reportAttributeAccessIssue]

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tmifpe.cli.console import prints_on_stderr
-from tmifpe.cli.options import AttackOptions, SourceOptions, TrustOptions
+from tmifpe.cli.options import DIGITS, AttackOptions, SourceOptions, TrustOptions
 from tmifpe.core.errors import InputError, shown
-from tmifpe.core.numbers import parse_whole
+from tmifpe.core.numbers import parse_whole, read_number
 
 if TYPE_CHECKING:
     from tmifpe.attacks import PGD
@@ -37,7 +37,7 @@ def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
 
     device = pick_device(options.device)
     indices = read_indices(options.indices) if options.indices else None
-    data = load_data(options.data, indices=indices, limit=options.limit)
+    data = load_data(options.data or DIGITS, indices=indices, limit=options.limit, sample=options.sample)
     classifier = load_model(
         options.model,
         weights=options.weights,
@@ -52,8 +52,9 @@ def threat_from(options: AttackOptions) -> Threat:
     from tmifpe.core.types import Threat
     from tmifpe.norms import get_norm
 
-    get_norm(options.norm)
-    return Threat(options.norm, options.eps)  # pyright: ignore[reportArgumentType]
+    threat = Threat(options.norm, options.eps)  # pyright: ignore[reportArgumentType]
+    get_norm(threat.norm)
+    return threat
 
 
 def refuse_ignored_options(options: AttackOptions, text: str) -> None:
@@ -111,17 +112,11 @@ def checks_from(options: TrustOptions, data: Data) -> dict[str, Any]:
 
 
 def _transferred(path: str | None, data: Data) -> Any:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from tmifpe.store.adversarial import read_adv
 
     if path is None:
         return None
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"cannot read adversarial examples from {path}: {error}") from error
-    if "adv" not in tensors:
-        raise InputError(f"{path} holds no tensor 'adv'; give a file that --save-adv wrote")
+    tensors = read_adv(path)
     if "indices" in tensors and tensors["indices"].tolist() != list(data.indices):
         raise InputError(
             f"{path} holds adversarial examples for different images; data, --limit and --indices must agree"
@@ -133,9 +128,11 @@ def _numbers(name: str, text: str | None) -> tuple[float, ...] | None:
     if text is None:
         return None
     try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"--{name} must be numbers separated by commas, got {shown(text)}") from None
+        return tuple(read_number(name, part) for part in text.split(","))
+    except InputError:
+        raise InputError(
+            f"--{name} must be numbers separated by commas, such as 0.5 or 1/255, got {shown(text)}"
+        ) from None
 
 
 def _batch_size(text: str) -> int | None:

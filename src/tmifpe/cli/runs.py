@@ -4,10 +4,12 @@ from __future__ import annotations
 
 __all__ = ["runs"]
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tmifpe.cli.command import Command
 from tmifpe.cli.options import STORE
 from tmifpe.core.errors import InputError
 
@@ -22,12 +24,16 @@ runs = typer.Typer(
     rich_markup_mode=None,
 )
 
+_LISTED = 20  # indices, before the rest is counted
+
+_verb = partial(runs.command, cls=Command)
+
 Folder = Annotated[str, typer.Option("--store", envvar="TMIFPE_STORE", help="The folder of the run store.")]
 Name = Annotated[str, typer.Argument(help="The key of a run, or its first digits; KEY.1 for an earlier attempt.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
-@runs.command("list")
+@_verb("list")
 def list_runs(
     store: Folder = STORE,
     every: Annotated[bool, typer.Option("--all", help="Also runs that were repeated with --fresh.")] = False,
@@ -63,7 +69,7 @@ def list_runs(
     Console().print(table)
 
 
-@runs.command("show")
+@_verb("show")
 def show(run: Name, store: Folder = STORE, json: Json = False) -> None:
     """Show what a run was asked to do, what it found, and what it was computed with."""
     import dataclasses
@@ -90,7 +96,7 @@ def show(run: Name, store: Folder = STORE, json: Json = False) -> None:
         shown.print(plain(f"{session.started}: {session.shards} shards with {what}"), highlight=False)
 
 
-@runs.command("compare")
+@_verb("compare")
 def compare(first: Name, second: Name, store: Folder = STORE, json: Json = False) -> None:
     """Compare two runs on the same examples: which broke what, and whether that is more than chance."""
     from rich.console import Console
@@ -111,6 +117,11 @@ def compare(first: Name, second: Name, store: Folder = STORE, json: Json = False
         f"broken only by the first {told['only_first']}, only by the second {told['only_second']}: {verdict} "
         f"(McNemar's exact test, p = {told['p']:.2g})"
     )
+    for side in ("first", "second"):
+        if indices := told[f"indices_{side}"]:
+            more = f" and {len(indices) - _LISTED} more (--json has all)" if len(indices) > _LISTED else ""
+            listed = ", ".join(map(str, indices[:_LISTED]))
+            shown.print(f"only by the {side}, at index {listed}{more}", highlight=False)
 
 
 def _compared(store: Store, first: str, second: str) -> dict[str, Any]:
@@ -134,7 +145,9 @@ def _compared(store: Store, first: str, second: str) -> dict[str, Any]:
     a, b = store.result(one).outcomes, store.result(two).outcomes
     # An example that is misclassified to begin with is as good as broken: two models may differ in that too.
     pair = mcnemar(one.name, two.name, ~a.robust, ~b.robust)
-    differ = a.index[a.robust != b.robust]
+    only_first, only_second = (
+        a.index[~one & other].tolist() for one, other in ((a.robust, b.robust), (b.robust, a.robust))
+    )
     return {
         "first": one.to_json(),
         "second": two.to_json(),
@@ -142,11 +155,13 @@ def _compared(store: Store, first: str, second: str) -> dict[str, Any]:
         "only_second": pair.only_second,
         "p": pair.p,
         "differs": pair.differs,
-        "indices": differ.tolist(),
+        "indices": a.index[a.robust != b.robust].tolist(),
+        "indices_first": only_first,
+        "indices_second": only_second,
     }
 
 
-@runs.command("rm")
+@_verb("rm")
 def remove(
     names: Annotated[list[str], typer.Argument(help="Keys of runs, or their first digits.")], store: Folder = STORE
 ) -> None:
@@ -157,27 +172,31 @@ def remove(
         typer.echo(f"removed {run.name}")
 
 
-@runs.command("export")
+@_verb("export")
 def export(
     run: Name,
     store: Folder = STORE,
     format: Annotated[str, typer.Option(help="csv, json or parquet: one row per example.")] = "csv",
     output: Annotated[str | None, typer.Option(help="The file to write; without it, stdout.")] = None,
-    adv: Annotated[str | None, typer.Option(help="Write the adversarial examples to this safetensors file.")] = None,
+    adv: Annotated[
+        str | None, typer.Option(help="Write the adversarial examples to this .safetensors, .npz or .pt file.")
+    ] = None,
     robustbench: Annotated[
         str | None, typer.Option(help="Write the .pt tensor that RobustBench expects to this file.")
     ] = None,
 ) -> None:
     """Export the outcomes of a run, or its adversarial examples."""
     from tmifpe.cli.parse import write_file
+    from tmifpe.store import adversarial
     from tmifpe.store import export as made
 
+    ending = adversarial.check_ending(adv) if adv is not None else ""
     kept = _store(store)
     found = kept.find(run)
     if robustbench is not None:
         write_file(robustbench, made.robustbench_file(kept, found))
     if adv is not None:
-        write_file(adv, made.adv_file(_with_adv(kept, found)))
+        write_file(adv, adversarial.adv_file(_with_adv(kept, found), ending))
     if output is not None:
         write_file(output, made.outcomes_file(kept, found, format))
     elif adv is None and robustbench is None:
@@ -186,7 +205,7 @@ def export(
         typer.echo(made.outcomes_file(kept, found, format).decode(), nl=False)
 
 
-@runs.command("repair")
+@_verb("repair")
 def repair(store: Folder = STORE) -> None:
     """Rebuild a damaged or lost database from the shard files; the old one is kept."""
     from tmifpe.cli.console import harmless
@@ -224,8 +243,9 @@ def _asked(spec: RunSpec) -> str:
 
 
 def _short(attack: str) -> str:
-    """`pgd(loss=tmifpe,...)` as the words that matter in a table."""
+    """`pgd(loss=tmifpe,...)` as the words that matter in a table; `x5` are five restarts."""
     from tmifpe.core.options import parse
 
     name, options = parse(attack)
-    return " ".join([name, *(str(options[key]) for key in ("loss", "steps") if key in options)])
+    words = [name, *(str(options[key]) for key in ("loss", "steps") if key in options)]
+    return " ".join([*words, f"x{options['restarts']}"] if options.get("restarts", 1) != 1 else words)

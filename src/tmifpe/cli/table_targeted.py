@@ -20,7 +20,9 @@ def table_targeted(
     models: Annotated[list[str], typer.Argument(help="Models, as for evaluate; all on the same data.")],
     attack: AttackOptions,
     keep: StoreOptions,
-    data: Annotated[str, typer.Option(help="A data source, e.g. digits, mnist:DIR, npz:FILE.")] = "digits",
+    data: Annotated[
+        str | None, typer.Option(help="A data source, e.g. mnist:DIR, npz:FILE.  [default: digits]")
+    ] = None,
     weights: Annotated[list[str] | None, typer.Option(help="Weights, once per model and in their order.")] = None,
     mean: Annotated[str | None, typer.Option(help="Normalisation the models expect, e.g. 0.49,0.48,0.45.")] = None,
     std: Annotated[str | None, typer.Option(help="Standard deviations that go with --mean.")] = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "InputError",
+    "MisfitError",
     "MissingExtra",
     "ModelError",
     "did_you_mean",
@@ -25,6 +26,10 @@ class InputError(ValueError):
     def __init__(self, text: str = "") -> None:
         # A name or a library's message may be a page long; the sentence around it is what matters.
         super().__init__(text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 4 :]}")
+
+
+class MisfitError(InputError):
+    """The model does not take the images or the classes of the data."""
 
 
 class ModelError(InputError):
@@ -52,7 +57,8 @@ def first_line(error: BaseException) -> str:
     >>> first_line(ValueError("no such file\\nlong explanation"))
     'no such file'
     """
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1 if "TorchScript interpreter" in lines[0] else 0].strip()[:200]  # after its traceback
 
 
 def is_out_of_memory(error: BaseException) -> bool:

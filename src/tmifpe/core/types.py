@@ -24,6 +24,10 @@ _FAR = 1e6
 """In units of the box: more than the diameter of any image, and small enough for every step to stay finite."""
 
 
+_NORMS = {"inf": "linf", "2": "l2", "2.0": "l2"}
+"""What numpy and torch call them."""
+
+
 @dataclass(frozen=True)
 class Threat:
     """What the attacker may do: move an image by at most `eps` in `norm`, inside the box [low, high].
@@ -39,7 +43,9 @@ class Threat:
 
     def __post_init__(self) -> None:
         name = str(self.norm)
-        object.__setattr__(self, "norm", name if ":" in name else name.lower())  # a file's name is left as it is
+        if ":" not in name:  # a file's name is left as it is
+            name = _NORMS.get(name.lower(), name.lower())
+        object.__setattr__(self, "norm", name)
         for name in ("eps", "low", "high"):
             object.__setattr__(self, name, read_number(name, getattr(self, name)))
         if self.eps < 0:

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-__all__ = ["DATA", "as_data", "load_data", "read_indices", "read_numbers", "register_data", "subset"]
+__all__ = [
+    "DATA",
+    "as_data",
+    "coverage",
+    "load_data",
+    "read_indices",
+    "read_numbers",
+    "register_data",
+    "stratified",
+    "subset",
+]
 
 from tmifpe.data.catalogue import DATA, register_data
 from tmifpe.data.load import load_data
+from tmifpe.data.stratified import coverage, stratified
 from tmifpe.data.subset import read_indices, read_numbers, subset
 from tmifpe.data.wrap import as_data

@@ -110,6 +110,21 @@ class LazyData:
     def indices(self) -> Sequence[int]:
         return range(self.length)
 
+    def example(self, position: int) -> str:
+        """What an error calls the example at this position."""
+        return f"example {position}"
+
+    def _misfit(self, position: int, shape: tuple[int, ...]) -> InputError:
+        one, first = self.example(position), self.example(0)
+        if shape[1:] == self.shape[1:]:
+            return InputError(
+                f"{self.name}: {one} has {_channels(shape[0])}, but {first} has {_channels(self.shape[0])}; all images "
+                "must have the same: convert the odd ones out to RGB or to grey, whichever the model takes"
+            )
+        return InputError(
+            f"{self.name}: {one} has shape {shape}, but {first} has {self.shape}; all images must have one size"
+        )
+
     def __len__(self) -> int:
         return self.length
 
@@ -119,12 +134,13 @@ class LazyData:
         images, labels = zip(*(self.item(int(position)) for position in positions), strict=True)
         for position, image in zip(positions, images, strict=True):
             if tuple(image.shape) != self.shape:
-                raise InputError(
-                    f"{self.name}: example {position} has shape {tuple(image.shape)}, the first one {self.shape}; "
-                    "all images must have one size"
-                )
+                raise self._misfit(int(position), tuple(image.shape))
         try:
             batch = as_images(torch.stack(images), self.name)
         except (RuntimeError, TypeError) as error:  # of several devices, layouts or kinds
             raise InputError(f"the images of {self.name} do not fit together: {error}") from error
         return check_images(batch, self.name), check_labels(list(labels), len(batch), self.name)
+
+
+def _channels(number: int) -> str:
+    return "1 channel (grey)" if number == 1 else f"{number} channels"

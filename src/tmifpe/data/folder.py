@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tmifpe.core.errors import InputError, MissingExtra, shown
@@ -26,9 +27,13 @@ _SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", 
 
 @dataclass(frozen=True)
 class FolderData(LazyData):
-    """Lazy data that also knows the file of each example, so that `--indices` may name files."""
+    """Lazy data that also knows the file of each example, so that errors name it and `--indices` may."""
 
     positions: dict[str, int] = field(default_factory=dict)
+    labels: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64), compare=False)
+
+    def example(self, position: int) -> str:
+        return list(self.positions)[position]
 
     def locate(self, name: str) -> int:
         """The position of `class/file`, or of a file whose bare name is unique."""
@@ -89,6 +94,7 @@ def _folder(where: str, source: str, transform: Callable[[Any], Any], classes: i
         classes=len(folders),
         stamp=stamp,
         positions={name: position for position, name in enumerate(names)},
+        labels=torch.tensor([label for _, label in files]),
     )
 
 

@@ -11,12 +11,15 @@ from pathlib import Path
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Data
 from tmifpe.data.catalogue import DATA
+from tmifpe.data.stratified import stratified
 from tmifpe.data.subset import subset
 
 
-def load_data(text: str, *, indices: Sequence[int | str] | None = None, limit: int | None = None) -> Data:
+def load_data(
+    text: str, *, indices: Sequence[int | str] | None = None, limit: int | None = None, sample: int | None = None
+) -> Data:
     """The data that `text` names, e.g. `mnist:DIR` or `my_data.py:load`, which is run; of it the given indices; of
-    those the first `limit`.
+    those the first `limit`, or `sample` drawn at random, always the same ones, each class by its share.
 
     >>> load_data("digits", limit=3).indices
     [0, 1, 2]
@@ -26,6 +29,10 @@ def load_data(text: str, *, indices: Sequence[int | str] | None = None, limit: i
     data = _open(text.strip())
     if indices is not None:
         data = subset(data, indices)
+    if limit is not None and sample is not None:
+        raise InputError("limit takes the first examples and sample draws some; give one of them")
+    if sample is not None:
+        data = stratified(data, sample)
     if limit is not None:
         if limit < 1:
             raise InputError(f"the limit must be at least 1, got {limit}")
@@ -36,5 +43,22 @@ def load_data(text: str, *, indices: Sequence[int | str] | None = None, limit: i
 
 def _open(text: str) -> Data:
     scheme, colon, where = text.partition(":")
+    if not colon and text not in DATA:
+        _check_path(text)
     own_code = colon and scheme not in DATA and not difflib.get_close_matches(scheme, DATA, n=1)
     return DATA.get(text)("") if own_code else DATA.get(scheme)(where)
+
+
+def _check_path(text: str) -> None:
+    """`InputError` for a bare path of something that is there: it needs to be said what it holds."""
+    try:
+        folder, file = Path(text).expanduser().is_dir(), Path(text).expanduser().is_file()
+    except (OSError, ValueError, RuntimeError):  # a name too long, with a null byte, or of a user who is not there
+        return
+    if folder:
+        raise InputError(
+            f"{text} is a folder: say what it holds, as in imagefolder:{text} (a folder per class), mnist:{text} or "
+            f"cifar10:{text}"
+        )
+    if file:
+        raise InputError(f"{text} is a file: say what it holds, as in npz:{text}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["npz", "read_header", "read_npz"]
+__all__ = ["npz", "read_arrays", "read_header", "read_npz"]
 
 import warnings
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -28,14 +29,20 @@ def npz(where: str) -> Data:
 
 def read_npz(path: Path, *, name: str, classes: int | None = None) -> ArrayData:
     """The arrays of an npz file, each checked against what its zip entry can hold before it is allocated."""
+    arrays = read_arrays(path, ("images", "labels"))
+    return ArrayData(arrays["images"], arrays["labels"], name=name, classes=classes)
+
+
+def read_arrays(path: Path, wanted: Sequence[str], optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Arrays of an npz file by name, those that are `optional` only if they are there."""
     try:
         with zipfile.ZipFile(path) as archive:
-            images, labels = (_read(archive, key, path) for key in ("images", "labels"))
+            there = [key for key in optional if f"{key}.npy" in archive.namelist()]
+            return {key: _read(archive, key, path) for key in (*wanted, *there)}
     except InputError:
         raise
     except Exception as error:  # a damaged zip can fail in any way
         raise InputError(f"{path} is not a readable npz file: {error}") from error
-    return ArrayData(images, labels, name=name, classes=classes)
 
 
 def _read(archive: zipfile.ZipFile, key: str, path: Path) -> np.ndarray:
@@ -44,7 +51,7 @@ def _read(archive: zipfile.ZipFile, key: str, path: Path) -> np.ndarray:
         entry = archive.getinfo(f"{key}.npy")
     except KeyError:
         found = ", ".join(sorted(n.removesuffix(".npy") for n in archive.namelist())[:8]) or "nothing"
-        raise InputError(f"{path} has no array {key!r} (it holds {found}); save it with images=…, labels=…") from None
+        raise InputError(f"{path} has no array {key!r} (it holds {found}); save it under that name") from None
     with archive.open(entry) as file:
         try:
             shape, fortran, dtype = read_header(file)

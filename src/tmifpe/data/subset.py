@@ -61,6 +61,11 @@ class Subset:
         return None if labels is None else labels[torch.tensor(self._positions, device=labels.device)]
 
     @property
+    def whole_labels(self) -> Tensor | None:
+        """The labels of the full source, likewise."""
+        return self._data.whole_labels if isinstance(self._data, Subset) else getattr(self._data, "labels", None)
+
+    @property
     def total(self) -> int:
         """How many examples the full source has."""
         return getattr(self._data, "total", len(self._data))

@@ -27,7 +27,7 @@ from tmifpe.data.arrays import ArrayData, Item, LazyData
 
 
 def as_data(data: Any, *, name: str | None = None) -> Data:
-    """`(x, y)`, a torch `Dataset` or `DataLoader`, or something that already is `Data`, as `Data`.
+    """`(x, y)`, a list of pairs, a torch `Dataset` or `DataLoader`, or something that already is `Data`, as `Data`.
 
     A Dataset is read lazily. So is a DataLoader that goes through its dataset in order; any other is read once, in
     its own order, and held in memory. uint8 images are scaled to [0, 1]; floating ones keep their dtype.
@@ -41,6 +41,8 @@ def as_data(data: Any, *, name: str | None = None) -> Data:
         if not _in_order(data):
             return _read_once(data, name or "data loader")
         data = data.dataset
+        if not isinstance(data, Dataset):  # whatever has items and a length, as a list of pairs has
+            return LazyData(dataset_item(data), _length(data), name or "data loader")
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         data = data.tensors
     if (
@@ -49,10 +51,11 @@ def as_data(data: Any, *, name: str | None = None) -> Data:
         and all(isinstance(part, Tensor | np.ndarray) for part in data)
     ):
         return ArrayData(data[0], data[1], name=name or "tensors")
-    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+    pairs = isinstance(data, list) and all(isinstance(example, tuple | list) for example in data)
+    if pairs or (isinstance(data, Dataset) and not isinstance(data, IterableDataset)):
         return LazyData(dataset_item(data), _length(data), name or type(data).__name__)
     raise InputError(
-        f"data must be tensors (x, y), a torch Dataset or a DataLoader, got {type(data).__name__}; "
+        f"data must be tensors (x, y), a list of pairs, a torch Dataset or a DataLoader, got {type(data).__name__}; "
         "a name such as 'mnist:DIR' is read by tmifpe.data.load_data"
     )
 
@@ -66,7 +69,7 @@ def _in_order(loader: DataLoader[Any]) -> bool:
     return plain and whole and lazy and loader.collate_fn is default_collate
 
 
-def dataset_item(data: Dataset[Any]) -> Item:
+def dataset_item(data: Any) -> Item:
     """One example of a Dataset as an image tensor and a label; PIL images and arrays become tensors."""
 
     def item(position: int) -> tuple[Tensor, int]:
@@ -102,9 +105,9 @@ def as_label(label: Any) -> int:
     raise InputError(f"a label must be a whole number, got {label!r}")
 
 
-def _length(data: Dataset[Any]) -> int:
+def _length(data: Any) -> int:
     try:
-        return len(cast(Any, data))
+        return len(data)
     except Exception:  # none, or one that fails in its own way
         raise InputError(f"{type(data).__name__} has no length; give a Dataset with __len__") from None
 

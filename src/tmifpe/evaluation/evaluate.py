@@ -38,8 +38,8 @@ def evaluate(
     attack: one attack, or several run in turn on what the ones before left standing; by name: an attack, a loss
         for PGD to climb, or `autoattack`.
     recorder: where results are kept; `store=` makes the usual one.
-    options: targets, mode, seed, precision, eot, limit, indices, batch_size, shard_size, device, name, keep_adv,
-        checks, verify, repeats, transfer_adv, store, fresh, progress: see `EvaluateOptions`.
+    options: targets, mode, seed, precision, eot, limit, sample, indices, batch_size, shard_size, device, name,
+        keep_adv, checks, verify, repeats, transfer_adv, store, fresh, progress: see `EvaluateOptions`.
 
     >>> import torch, tmifpe
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))

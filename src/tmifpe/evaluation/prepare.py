@@ -24,7 +24,7 @@ from tmifpe.core.errors import InputError
 from tmifpe.core.extensions import require_identified
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model, Threat
-from tmifpe.data import as_data, subset
+from tmifpe.data import as_data, coverage, stratified, subset
 from tmifpe.engines import Engine, Local
 from tmifpe.evaluation.total import Total
 from tmifpe.models import check_compatible, model_identity
@@ -140,10 +140,9 @@ class Prepared:
                     "every example is labelled or predicted as its target already; there is nothing to attack"
                 )
             seconds = time.perf_counter() - began + earlier
-            notes = (*(self.classifier.notes if self.classifier is not None else ()), *sorted(total.notes))
-            found = Result(
-                spec, plan, total.outcomes, total.tally, seconds, resumed, adv=total.joined_adv(), notes=notes
-            )
+            adv = total.joined_adv()
+            notes = (*self._notes(), *sorted(total.notes))
+            found = Result(spec, plan, total.outcomes, total.tally, seconds, resumed, adv=adv, notes=notes)
             checks.after(job, found.outcomes)
             found = replace(
                 found, flags=checks.flags, check_forwards=checks.forwards, repeated=checks.repeated(found.n)
@@ -152,6 +151,12 @@ class Prepared:
             return found
         finally:
             recorder.close()
+
+    def _notes(self) -> Iterator[str]:
+        if self.classifier is not None:
+            yield from self.classifier.notes
+        if said := coverage(self.data):
+            yield said
 
     def _spec(self, attack: Attack, seed: int) -> RunSpec:
         request, data = self.request, self.data
@@ -207,6 +212,8 @@ def _select(data: Data, request: Request) -> Data:
         data = subset(data, request.indices)
     if request.limit is not None and request.limit < len(data):
         data = subset(data, range(request.limit))
+    if request.sample is not None:
+        data = stratified(data, request.sample)
     if isinstance(request.targets, Tensor) and request.targets.shape != (len(data),):
         raise InputError(f"targets must be {len(data)} classes, one per example, got {tuple(request.targets.shape)}")
     given = request.transfer_adv

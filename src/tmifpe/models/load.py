@@ -40,6 +40,8 @@ def load_model(
     with torch.random.fork_rng(devices=[]):  # new layers draw initial weights; this leaves the caller's RNG untouched
         loaded = MODELS.get(source)(asked)
     if mean is not None or std is not None:
+        if loaded.takes_bytes:
+            raise InputError(f"{text} takes bytes and normalises them by itself; leave out mean and std")
         loaded = replace(loaded, mean=mean, std=std)
     return _finish(text.strip(), loaded, device)
 

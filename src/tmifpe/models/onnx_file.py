@@ -14,6 +14,7 @@ from tmifpe.core.errors import InputError, first_line
 from tmifpe.core.extras import import_extra
 from tmifpe.core.hashing import hash_file
 from tmifpe.models.fixed_batch import FixedBatch
+from tmifpe.models.onnx_bytes import Bytes, floats_for_bytes, takes_bytes
 from tmifpe.models.onnx_screen import check_external, plain_names
 from tmifpe.models.source import Asked, Loaded, existing, own_weights_only
 
@@ -31,6 +32,14 @@ def onnx_file(asked: Asked) -> Loaded:
         raise InputError(f"{path} is an empty graph")
     if model.graph.node[-1].op_type in ("Softmax", "LogSoftmax"):
         notes.append(f"{path.name} ends in {model.graph.node[-1].op_type}: it gives probabilities, not logits")
+    stamp = hash_file(path)
+    as_bytes = takes_bytes(_inputs(model)[0], str(path))
+    if as_bytes:
+        stamp += " bytes"
+        notes.append(
+            f"{path.name} takes bytes: images are rounded to multiples of 1/255, and gradients pass straight through "
+            "the rounding; choose eps as such a multiple"
+        )
     module = _convert(onnx2torch, model, path)
     batch = _dimensions(_inputs(model)[0])[0]
     if batch is not None:
@@ -39,7 +48,7 @@ def onnx_file(asked: Asked) -> Loaded:
         if lifted is None:
             notes.append(f"{path.name} is tied to a batch of {batch}: images are run {batch} at a time")
         module = lifted or tied
-    return Loaded(module, hash_file(path), input_shape=shape, notes=tuple(notes))
+    return Loaded(module, stamp, input_shape=shape, notes=tuple(notes), takes_bytes=as_bytes)
 
 
 def _lift(
@@ -102,8 +111,13 @@ def _read(onnx: Any, path: Path) -> Any:
 def _convert(onnx2torch: Any, model: Any, path: Path) -> nn.Module:
     copy = type(model)()
     copy.CopyFrom(model)  # onnx2torch edits what it is given
+    images = _inputs(copy)[0]
+    as_bytes = takes_bytes(images, str(path))
+    if as_bytes:
+        floats_for_bytes(copy, images, str(path))
     try:
-        return onnx2torch.convert(plain_names(copy)).eval()
+        module = onnx2torch.convert(plain_names(copy)).eval()
+        return Bytes(module) if as_bytes else module
     except Exception as error:  # an operator it does not know, or a graph it cannot follow
         raise InputError(f"onnx2torch cannot convert {path}: {first_line(error)}") from error
 

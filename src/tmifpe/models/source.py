@@ -33,6 +33,8 @@ class Loaded:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     notes: tuple[str, ...] = ()
+    takes_bytes: bool = False
+    """Whether it rounds images to bytes first, so that no normalisation may come before it."""
 
 
 Source: TypeAlias = Callable[[Asked], Loaded]

@@ -4,48 +4,69 @@ from __future__ import annotations
 
 __all__ = ["save_bars"]
 
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from tmifpe.core.errors import InputError, MissingExtra
+from tmifpe.core.errors import InputError, MissingExtra, shorten
 from tmifpe.evaluation.compare import Comparison
 
-# Okabe and Ito's palette: told apart by colour-blind readers too.
+# Okabe and Ito's palette: told apart by colour-blind readers too. Beyond six, hatches tell them apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+HATCHES = ("", "///", "...", "xx", "++")
+
+_BAR, _GAP = 0.2, 0.25  # inches
+_TALLEST = 400  # inches, beyond which matplotlib's canvas cannot grow
 
 
 def save_bars(results: Mapping[str, Comparison], path: str | Path, title: str) -> Path:
-    """One group of bars per loss, one colour per model, whiskers for the 95 % interval; returns the path."""
+    """One group of bars per model, one colour per loss, whiskers for the 95 % interval; returns the path."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtra("figures", "plots") from error
     losses = list(next(iter(results.values())).results)
-    figure = Figure(figsize=(8, 4), layout="constrained")
+    comparisons = list(results.values())
+    height = len(results) * (max(len(losses), 2) * _BAR + _GAP)
+    figure = Figure(figsize=(8, min(height + 1.5, _TALLEST)), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    width = 0.8 / len(results)
-    for k, (name, comparison) in enumerate(results.items()):
-        runs = [comparison.results[loss][0] for loss in losses]
-        heights = [100 * run.robust_accuracy for run in runs]
-        below = [h - 100 * run.interval[0] for h, run in zip(heights, runs, strict=True)]
-        above = [100 * run.interval[1] - h for h, run in zip(heights, runs, strict=True)]
-        where = [i + (k - (len(results) - 1) / 2) * width for i in range(len(losses))]
-        bars = axes.bar(where, heights, width * 0.92, yerr=[below, above], capsize=2, color=COLOURS[k], label=name)
-        axes.bar_label(bars, fmt="%.1f", fontsize=8, label_type="center", color="white", fontweight="bold")
-        axes.axhline(100 * comparison.clean_accuracy, color=COLOURS[k], linewidth=0.8, linestyle="--")
-    axes.set_xticks(range(len(losses)), losses)
-    axes.set_ylabel("robust accuracy, % (dashed: clean)")
-    axes.set_ylim(0, 119)
-    axes.set_yticks(range(0, 101, 20))
-    axes.set_title(title)
-    axes.legend(loc="upper right", ncols=len(results), frameon=False)
+    width = 0.85 / len(losses)
+    for k, loss in enumerate(losses):
+        runs = [comparison.results[loss][0] for comparison in comparisons]
+        lengths = [100 * run.robust_accuracy for run in runs]
+        below = [max(0.0, x - 100 * run.interval[0]) for x, run in zip(lengths, runs, strict=True)]
+        above = [max(0.0, 100 * run.interval[1] - x) for x, run in zip(lengths, runs, strict=True)]
+        where = [i + (k - (len(losses) - 1) / 2) * width for i in range(len(runs))]
+        colour, hatch = COLOURS[k % len(COLOURS)], HATCHES[k // len(COLOURS) % len(HATCHES)]
+        axes.barh(
+            where, lengths, width * 0.9, xerr=[below, above], capsize=2, color=colour, hatch=hatch, label=_plain(loss)
+        )
+        for y, length in zip(where, lengths, strict=True):  # in a column of their own, which nothing crosses
+            axes.text(102, y, f"{length:.1f}", va="center", fontsize=8)
+    clean = [100 * comparison.clean_accuracy for comparison in comparisons]
+    rows = range(len(results))
+    axes.vlines(
+        clean, [i - 0.46 for i in rows], [i + 0.46 for i in rows], "black", "dashed", linewidth=1, label="clean"
+    )
+    axes.set_yticks(rows, [textwrap.fill(_plain(shorten(name, 90)), 30) for name in results])
+    axes.set_ylim(len(results) - 0.45, -0.55)  # the first on top
+    axes.set_xlim(0, 110)
+    axes.set_xticks(range(0, 101, 20))
+    axes.set_xlabel("robust accuracy, %")
+    figure.suptitle(textwrap.fill(_plain(title), 80), fontsize=12)
+    figure.legend(loc="outside lower center", ncols=min(len(losses) + 1, 7), frameon=False, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
+        figure.savefig(path)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write the figure {path}: {error}") from error
     return path
+
+
+def _plain(text: str) -> str:
+    """Text in which matplotlib finds no formula."""
+    return text.replace("$", r"\$")

@@ -52,10 +52,12 @@ def spread(plain: dict[str, Any]) -> str:
     means = [column["mean"] for column in plain["losses"].values()]
     gaps = [abs(a - b) for a, b in itertools.combinations(means, 2)]
     below = sum(gap <= plain["spread"] for gap in gaps)
-    return (
-        f"The seed alone moves a loss by up to {_percent(plain['spread'])} points; {below} of the {len(gaps)} "
-        "differences between two means are not larger than that."
-    )
+    moved = f"The seed alone moves a loss by up to {_percent(plain['spread'])} points"
+    if not gaps:
+        return f"{moved}."
+    if len(gaps) == 1:
+        return f"{moved}; the difference between the two means is {'not ' if below else ''}larger than that."
+    return f"{moved}; {below} of the {len(gaps)} differences between two means are not larger than that."
 
 
 def significance(pairs: Sequence[dict[str, Any]], seeds: Sequence[int]) -> str:

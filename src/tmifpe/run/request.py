@@ -43,6 +43,8 @@ class SharedOptions(TypedDict, total=False):
     """Draws to average per look at a randomised model."""
     limit: int | None
     """Only the first so many examples."""
+    sample: int | None
+    """Only so many examples, drawn at random, always the same ones, each class by its share."""
     indices: Sequence[int] | None
     """Only these examples, by position in the data."""
     batch_size: int | None
@@ -84,6 +86,7 @@ class Request:
     precision: str | None = None
     eot: int = 1
     limit: int | None = None
+    sample: int | None = None
     indices: Sequence[int] | None = None
     batch_size: int | None = None
     shard_size: int | None = None
@@ -99,12 +102,14 @@ class Request:
     progress: Callable[[Progress], None] = field(default=lambda _: None)
 
     def __post_init__(self) -> None:
-        for option in ("limit", "batch_size", "shard_size"):
+        for option in ("limit", "sample", "batch_size", "shard_size"):
             if getattr(self, option) is not None:
                 object.__setattr__(self, option, whole_number(option, getattr(self, option)))
         for option in ("eot", "repeats"):
             object.__setattr__(self, option, whole_number(option, getattr(self, option), most=MOST_DRAWS))
         object.__setattr__(self, "seed", whole_number("seed", self.seed, least=0, most=MOST_SEED))
+        if self.limit is not None and self.sample is not None:
+            raise InputError("limit takes the first examples and sample draws some; give one of them")
         if self.mode not in ("verdict", "strongest"):
             raise InputError(f"mode must be 'verdict' or 'strongest', got {shown(self.mode)}")
         for option in ("precision", "verify"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Flag", "Progress", "Result"]
+__all__ = ["Flag", "Progress", "Result", "as_options"]
 
 import dataclasses
 import re
@@ -37,10 +37,12 @@ class Flag:
     advice: str
 
     def on_command_line(self) -> Flag:
-        return Flag(self.name, _as_options(self.seen), _as_options(self.advice))
+        return Flag(self.name, as_options(self.seen), as_options(self.advice))
 
 
-def _as_options(text: str) -> str:
+def as_options(text: str) -> str:
+    """Text that names options as Python does, in backticks, with the names of the command line."""
+
     def option(found: re.Match[str]) -> str:
         name, value = found[1].replace("_", "-"), found[2]
         return f"--{name}" if value is None else f"--{name} " + value.strip('"')
@@ -84,7 +86,7 @@ class Result:
     repeated: tuple[float, ...] = ()
     """The robust accuracy in further draws of a randomised model, one number per draw."""
     notes: tuple[str, ...] = ()
-    """Remarks by the source of the model."""
+    """Remarks by the sources of the model and of the data."""
 
     @property
     def n(self) -> int:

@@ -1,8 +1,8 @@
-"""Taking a run out of the store: its outcomes as a table, its adversarial examples as tensors."""
+"""Taking a run out of the store: its outcomes as a table, its images for RobustBench."""
 
 from __future__ import annotations
 
-__all__ = ["FORMATS", "adv_file", "outcomes_file", "robustbench_file"]
+__all__ = ["FORMATS", "outcomes_file", "robustbench_file"]
 
 import csv
 import io
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save
 
 from tmifpe.core.errors import InputError, MissingExtra, did_you_mean
 from tmifpe.run.outcomes import Outcomes
@@ -28,23 +27,6 @@ def outcomes_file(store: Store, run: StoredRun, form: str) -> bytes:
         raise did_you_mean("export format", form, FORMATS)
     result = store.result(run)
     return {"csv": _csv, "json": _json, "parquet": _parquet}[form](run, result)
-
-
-def adv_file(result: Result) -> bytes:
-    """The adversarial examples as safetensors: `adv` (n, C, H, W), `labels`, `indices`, `fooled` (n,).
-
-    `adv` is the clean image where the example withstood (in `strongest` mode: the strongest point found).
-    """
-    if result.adv is None:
-        raise InputError("this result has no adversarial examples; ask for them with keep_adv=True")
-    outcomes = result.outcomes
-    tensors = {
-        "adv": result.adv.contiguous(),
-        "labels": torch.from_numpy(outcomes.label.astype("int64")),
-        "indices": torch.from_numpy(outcomes.index),
-        "fooled": torch.from_numpy(outcomes.fooled),
-    }
-    return save(tensors, {"key": result.spec.key(), "model": result.spec.model})
 
 
 def robustbench_file(store: Store, run: StoredRun) -> bytes:

@@ -1,0 +1,53 @@
+"""Were eps and step sizes meant in other units than they were given in?"""
+
+from __future__ import annotations
+
+__all__ = ["check_units"]
+
+from collections.abc import Iterator
+
+import torch
+
+from tmifpe.attacks import Attack
+from tmifpe.checks.flags import flag
+from tmifpe.core.types import Threat
+from tmifpe.norms import get_norm
+from tmifpe.run.result import Flag
+from tmifpe.run.shard import Job
+
+_SMALL = 0.05  # of eps: 2/255 and its like are below it, steps that were chosen in units of eps hardly ever
+
+
+def check_units(job: Job) -> Iterator[Flag]:
+    """Flags that follow from what was asked for alone, without a look at the model."""
+    yield from _large_eps(job.threat, tuple(job.data.shape))
+    for attack in job.attack.stages:
+        yield from _small_steps(job.threat, attack)
+
+
+def _large_eps(threat: Threat, shape: tuple[int, ...]) -> Iterator[Flag]:
+    corner = torch.full((1, *shape), threat.high - threat.low)
+    box, half = f"[{threat.low:g}, {threat.high:g}]", float(get_norm(threat.norm).size(corner)) / 2
+    if threat.eps < half * (1 - 1e-6):
+        return
+    # Pixel values of 255, which people read out of papers, in the units of this box.
+    meant = f"{threat.eps:g}/255" if threat.eps >= 1 and threat.high == 1 else "8/255"
+    yield flag(
+        "large-eps",
+        f"eps {threat.eps:g} is at least {half:.3g}, half of the box {box} in {threat.norm}: "
+        "any image can be turned into the same grey one, and no model can be robust.",
+        f"eps is in the units of the images: for pixel values of 255 write `eps={meant}`.",
+    )
+
+
+def _small_steps(threat: Threat, attack: Attack) -> Iterator[Flag]:
+    size, steps = getattr(attack, "step_size", None), getattr(attack, "steps", None)
+    if not isinstance(size, float) or not isinstance(steps, int) or size >= _SMALL or not threat.eps:
+        return
+    across = 2 if getattr(attack, "random_start", True) else 1
+    if size * steps < across * (1 - 1e-6):
+        yield flag(
+            "small-steps",
+            f"{steps} steps of {size:.3g} eps do not lead across the ball: step_size is in units of eps.",
+            f"If it was meant in the units of the images, give step_size={size / threat.eps:.3g}; else more `steps`.",
+        )

@@ -1,0 +1,86 @@
+"""Files of adversarial examples: tensors by name, in the format that the file's ending says."""
+
+from __future__ import annotations
+
+__all__ = ["ENDINGS", "adv_file", "check_ending", "read_adv"]
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from tmifpe.core.errors import InputError, shown
+from tmifpe.data.npz import read_arrays
+from tmifpe.models import read_weights
+from tmifpe.run.result import Result
+
+
+def adv_file(result: Result, ending: str = ".safetensors") -> bytes:
+    """The adversarial examples as tensors `adv` (n, C, H, W), `labels`, `indices` and `fooled` (n,).
+
+    `adv` is the clean image where the example withstood (in `strongest` mode: the strongest point found).
+    """
+    if result.adv is None:
+        raise InputError("this result has no adversarial examples; ask for them with keep_adv=True")
+    outcomes = result.outcomes
+    tensors = {
+        "adv": result.adv.contiguous(),
+        "labels": torch.from_numpy(outcomes.label.astype("int64")),
+        "indices": torch.from_numpy(outcomes.index),
+        "fooled": torch.from_numpy(outcomes.fooled),
+    }
+    return _WRITERS[ending](tensors, {"key": result.spec.key(), "model": result.spec.model})
+
+
+def check_ending(path: str) -> str:
+    """The ending of a file to write, which says its format."""
+    ending = Path(path).suffix.lower()
+    if ending not in ENDINGS:
+        raise InputError(
+            f"adversarial examples are written as {', '.join(ENDINGS)}; {shown(path)} ends in none of them"
+        )
+    return ending
+
+
+def read_adv(path: str) -> dict[str, Tensor]:
+    """The tensors of such a file: `adv` and, where it has them, `indices`. Nothing in the file is run."""
+    try:
+        if Path(path).suffix.lower() == ".npz":
+            arrays = read_arrays(Path(path), ("adv",), ("indices",))
+            tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+        else:
+            tensors = read_weights(path)  # safetensors and torch's own, told apart by their content
+    except InputError as error:
+        raise InputError(f"cannot read adversarial examples from {path}: {error}") from error
+    if "adv" not in tensors:
+        raise InputError(f"{path} holds no tensor 'adv'; give a file that --save-adv wrote")
+    return tensors
+
+
+def _npz(tensors: dict[str, Tensor], about: dict[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    # numpy has no bfloat16, of which every number is one in float32
+    plain = {name: t.float() if t.dtype == torch.bfloat16 else t for name, t in tensors.items()}
+    arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in plain.items()}
+    arrays.update((name, np.array(text)) for name, text in about.items())
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def _pt(tensors: dict[str, Tensor], about: dict[str, str]) -> bytes:  # noqa: ARG001 - tensors only
+    buffer = io.BytesIO()
+    torch.save(tensors, buffer)
+    return buffer.getvalue()
+
+
+_WRITERS: dict[str, Callable[[dict[str, Tensor], dict[str, str]], bytes]] = {
+    ".safetensors": save,
+    ".npz": _npz,
+    ".pt": _pt,
+}
+ENDINGS = tuple(_WRITERS)
