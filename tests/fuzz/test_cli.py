@@ -78,6 +78,7 @@ GOOD: dict[str, list[str]] = {
     "mean": ["0.5", "0.5,0.5,0.5", "1e308", "nan"],
     "std": ["0.25", "1,1,1", "0", "1e-320"],
     "limit": ["1", "2", "99"],
+    "sample": ["1", "2", "99"],
     "indices": ["indices.txt", "folder", "broken.npz"],
     "device": ["cpu", "auto", "meta", "cuda:99", "mps", "xla", "cpu:3"],
     "norm": ["linf", "l2", "LINF"],

@@ -55,7 +55,7 @@ def _check_path(text: str) -> None:
         folder, file = Path(text).expanduser().is_dir(), Path(text).expanduser().is_file()
     except (OSError, ValueError, RuntimeError):  # a name too long, with a null byte, or of a user who is not there
         return
-    if folder:
+    if folder and text:  # no name at all is no folder either
         raise InputError(
             f"{text} is a folder: say what it holds, as in imagefolder:{text} (a folder per class), mnist:{text} or "
             f"cifar10:{text}"
