@@ -12,6 +12,7 @@ from __future__ import annotations
 
 __all__ = ["heal_torchvision", "healed", "quiet_import"]
 
+import contextlib
 import importlib
 import importlib.util
 import warnings
@@ -44,7 +45,8 @@ def heal_torchvision() -> None:
                 library.define(f"nms{_SIGNATURE}")
                 library.define(f"qnms{_SIGNATURE}")
                 _declared.append(library)
-            quiet_import("torchvision")
+            with contextlib.suppress(ImportError):  # for the import that needs it to report
+                quiet_import("torchvision")
     except ImportError:
         return
 
