@@ -70,7 +70,7 @@ class Ascent(Stepwise):
             raise InputError(f"steps times restarts must stay below {MOST_LOOKS}, got {shown(self.looks)}")
         real_number("momentum", self.momentum, least=0, most=1)
         real_number("step_size (in units of eps)", self.step_size, above=0, most=1e6)
-        real_number("smooth", self.smooth, least=0, most=100)
+        object.__setattr__(self, "smooth", real_number("smooth", self.smooth, least=0, most=100))
         if self.momentum_on not in ("iterate", "gradient"):
             raise InputError(f"momentum_on must be 'iterate' or 'gradient', got {shown(self.momentum_on)}")
         get_schedule(self.schedule)

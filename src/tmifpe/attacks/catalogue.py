@@ -47,6 +47,7 @@ ATTACKS.add(
     "tmifpe.attacks.autoattack:AutoAttack",
     "the standard AutoAttack (Croce and Hein 2020; extra autoattack)",
 )
+ATTACKS.add("near", "tmifpe.attacks.near:Near", "another attack, on rows that have come near the boundary")
 register_attack = ATTACKS.register
 
 

@@ -8,7 +8,7 @@ One forward and one backward per step; the test of success reuses the forward.
 
 from __future__ import annotations
 
-__all__ = ["Loop", "State", "Steps", "Verdicts", "run_loop"]
+__all__ = ["Loop", "State", "Steps", "Verdicts", "blank", "run_loop"]
 
 import math
 from collections.abc import Callable
@@ -169,7 +169,7 @@ class _Run:
         self.highest = _highest(problem)
         self.claims: list[_Seat] = []
         self.seen = problem.x  # the points of the last look
-        self.verdicts = _blank(problem)
+        self.verdicts = blank(problem)
         self.done = self.broken = 0
         self.waiting = self._open(loop.batch_size)
         self.batch = self._admit(loop.batch_size)
@@ -373,7 +373,8 @@ def _highest(problem: Problem) -> int:
     return int(named.max()) if len(named) else -1
 
 
-def _blank(problem: Problem) -> Verdicts:
+def blank(problem: Problem) -> Verdicts:
+    """Verdicts of rows that nobody has attacked: robust, with no margin to show for it."""
     slots = _Slots.open(problem, problem.labels)
     fooled = torch.zeros_like(problem.labels, dtype=torch.bool)
     return Verdicts(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["Evaluated", "Objective", "Queries", "Tally", "as_logits"]
+__all__ = ["Evaluated", "Objective", "Queries", "StageCost", "Tally", "as_logits"]
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import TypeAlias, cast
 
 import torch
@@ -42,6 +42,20 @@ class Tally:
         return Tally(self.forwards + other.forwards, self.backwards + other.backwards)
 
 
+@dataclass(frozen=True)
+class StageCost:
+    """What one stage of an attack was given, what it broke, and what that took; verification included."""
+
+    examples: int
+    broken: int
+    forwards: int
+    backwards: int
+    seconds: float
+
+    def __add__(self, other: StageCost) -> StageCost:
+        return StageCost(*(mine + yours for mine, yours in zip(astuple(self), astuple(other), strict=True)))
+
+
 @dataclass
 class Queries:
     """Asks `model` in `dtype` (attack arithmetic stays in the dtype of x) and counts.
@@ -53,6 +67,8 @@ class Queries:
     dtype: torch.dtype | None = None
     eot: int = 1
     tally: Tally = field(default_factory=Tally)
+    stages: list[StageCost] = field(default_factory=list)
+    """What each stage of the attack cost, in order."""
     notes: set[str] = field(default_factory=set)
     """What a reader of the result should know of how the model was asked."""
 

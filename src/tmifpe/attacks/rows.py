@@ -56,7 +56,8 @@ class Problem(Rows):
     row, and where its random numbers come from (seed, example index, stage).
 
     `threat` says the norm and the box; its eps is only the default of `eps` (n,), which decides. `clean` are the
-    logits at x, where known; `start` the points to begin at, where the attack's own start is not wanted.
+    logits at x, where known; `start` the points to begin at, where the attack's own start is not wanted; `reached`
+    the best margins (n,) of the stages before, where there were any.
     """
 
     x: Tensor
@@ -68,6 +69,7 @@ class Problem(Rows):
     stage: int = 0
     clean: Tensor | None = None
     start: Tensor | None = None
+    reached: Tensor | None = None
     eps: Tensor = None  # pyright: ignore[reportAssignmentType] - set below where the caller has not
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Sequence", "as_attack"]
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -12,7 +13,7 @@ import torch
 
 from tmifpe.attacks.attack import Attack, Budget
 from tmifpe.attacks.loop import Loop, Verdicts
-from tmifpe.attacks.queries import Queries
+from tmifpe.attacks.queries import Queries, StageCost
 from tmifpe.attacks.rows import Problem
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.types import Threat
@@ -72,12 +73,14 @@ class Sequence(Attack):
                 break
             part = problem.take(rows)
             part.stage = problem.stage + number
+            if total is not None:
+                part.reached = total.margin[rows]
             broken, last = len(problem) - len(rows), number == len(self.attacks) - 1
 
             def told(done: int, more: int, last: bool = last, broken: int = broken) -> None:
                 loop.tick(broken + (done if last else more), broken + more)
 
-            found = stage.run(part, queries, replace(loop, tick=told))
+            found = _counted(stage, part, queries, replace(loop, tick=told))
             found.stage = torch.where(found.fooled, number, -1)
             if total is None:
                 total = found
@@ -95,6 +98,23 @@ def as_attack(attacks: Iterable[Attack]) -> Attack:
         if not isinstance(attack, Attack):
             raise InputError(f"an attack must be a name or, say, PGD(steps=100), got {shown(attack)}")
     return several[0] if len(several) == 1 else Sequence(several)
+
+
+def _counted(stage: Attack, problem: Problem, queries: Queries, loop: Loop) -> Verdicts:
+    """The verdicts of one stage; what it cost is noted with the queries."""
+    before, began = replace(queries.tally), time.perf_counter()
+    found = stage.run(problem, queries, loop)
+    asked = queries.tally
+    queries.stages.append(
+        StageCost(
+            int((found.fooled | (found.margin > -torch.inf)).sum()),  # a row that a stage leaves out has no margin
+            int(found.fooled.sum()),
+            asked.forwards - before.forwards,
+            asked.backwards - before.backwards,
+            time.perf_counter() - began,
+        )
+    )
+    return found
 
 
 def _joined(before: Verdicts, now: Verdicts) -> Verdicts:

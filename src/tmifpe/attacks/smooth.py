@@ -59,7 +59,7 @@ class SmoothBackward(TorchFunctionMode):
             return func(*args, **named)
         self.smoothed += 1
         rest = {name: value for name, value in named.items() if name != "input"}
-        return _Smooth.apply(z, self.share, corners, lambda inner: func(inner, *args[1:], **rest))
+        return _Smooth.apply(z, self, corners, lambda inner: func(inner, *args[1:], **rest))
 
 
 @dataclass(frozen=True)
@@ -120,34 +120,44 @@ _KINDS: dict[str, Callable[[_Given], tuple[Any, Any, Any, Any] | None]] = {
 
 
 class _Smooth(torch.autograd.Function):
+    """The slope is found on the way back: only then is it known how many rectifiers share the smoothing."""
+
     @staticmethod
-    def forward(ctx: Any, z: Tensor, share: Tensor, corners: _Corners, unit: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.save_for_backward(_slope(z, share, corners))  # before the unit, which may overwrite z
+    def forward(
+        ctx: Any, z: Tensor, smoothing: SmoothBackward, corners: _Corners, unit: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        # A copy, and before the unit runs: it, or what follows, may overwrite z.
+        spread = z.flatten(1).to(compute_dtype(z.dtype)).std(dim=1, correction=0)
+        usable = spread > 0  # false for NaN, too
+        per_spread = torch.where(usable, 1 / torch.where(usable, spread, 1.0), 1.0).to(z.dtype)
+        ctx.save_for_backward(z * column(per_spread, z), per_spread, usable)
+        ctx.smoothing, ctx.corners = smoothing, corners
         if corners.in_place:
             ctx.mark_dirty(z)
         return unit(z)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:
-        (slope,) = ctx.saved_tensors
+        scaled, per_spread, usable = ctx.saved_tensors
+        share = (ctx.smoothing.share / ctx.smoothing.smoothed).to(scaled)
+        slope = _slope(scaled, per_spread, torch.where(usable, share, 0.0), ctx.corners)
         return grad_outputs[0] * slope, None, None, None
 
 
-def _slope(z: Tensor, share: Tensor, corners: _Corners) -> Tensor:
-    """leak + (1 − leak) ramp(z − low) − ramp(z − high)."""
-    spread = z.flatten(1).to(compute_dtype(z.dtype)).std(dim=1, correction=0) * share.to(z.device)
-    smooth = spread > 0  # false for NaN, too
-    steep = torch.where(smooth, 0.25 / torch.where(smooth, spread, 1.0), torch.inf).to(z.dtype)
-    slope = torch.ones_like(z) if corners.low == -torch.inf else _ramp(z, corners.low, steep, smooth)
-    if corners.leak:
-        slope = slope.mul_(1 - corners.leak).add_(corners.leak)
-    return slope if corners.high == torch.inf else slope.sub_(_ramp(z, corners.high, steep, smooth))
+def _slope(scaled: Tensor, per_spread: Tensor, share: Tensor, corners: _Corners) -> Tensor:
+    """leak + (1 − leak) ramp(z − low) − ramp(z − high), of z / std(z)."""
+    low, high, leak = corners.low, corners.high, corners.leak
+    slope = torch.ones_like(scaled) if low == -torch.inf else _ramp(scaled, low * per_spread, share)
+    if leak:
+        slope = slope.mul_(1 - leak).add_(leak)
+    return slope if high == torch.inf else slope.sub_(_ramp(scaled, high * per_spread, share))
 
 
-def _ramp(z: Tensor, corner: float, steep: Tensor, smooth: Tensor) -> Tensor:
-    """clamp((z − corner)·steep + 1/2, 0, 1); the step function 1[z > corner] in rows that are not smooth."""
-    above = z - corner if corner else z
+def _ramp(z: Tensor, corner: Tensor, share: Tensor) -> Tensor:
+    """clamp((z − corner)/(4 share) + 1/2, 0, 1); the step function 1[z > corner] in rows whose share is 0."""
+    smooth = share > 0
+    steep = torch.where(smooth, 0.25 / torch.where(smooth, share, 1.0), 0.0)
+    ramp = torch.addcmul(column(0.5 - corner * steep, z), z, column(steep, z)).clamp_(0, 1)
     if bool(smooth.all()):
-        return (above * column(steep, z)).add_(0.5).clamp_(0, 1)
-    ramp = (above * column(torch.where(smooth, steep, 0.0), z)).add_(0.5).clamp_(0, 1)
-    return torch.where(column(smooth, z), ramp, (above > 0).to(z.dtype))
+        return ramp
+    return torch.where(column(smooth, z), ramp, (z > column(corner, z)).to(z.dtype))

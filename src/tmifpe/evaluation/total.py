@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tmifpe.attacks import Tally
+from tmifpe.attacks.queries import StageCost, Tally
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Progress
 from tmifpe.run.shard import ShardResult
@@ -27,6 +27,8 @@ class Total:
         self.done = self.robust = 0
         self.seconds = 0.0
         self.notes: set[str] = set()
+        self.stages: list[StageCost] | None = []
+        """None as soon as a shard does not tell: 0.1.0 did not."""
 
     def missing(self) -> list[int]:
         return [shard for shard in range(len(self.plan)) if shard not in self.shards]
@@ -37,6 +39,7 @@ class Total:
         self.seconds += shard.seconds
         self.notes |= shard.notes
         self.tally = self.tally + shard.tally
+        self.stages = _added(self.stages, shard)
         self.done += len(shard.outcomes)
         self.robust += int(shard.outcomes.robust.sum())
         if self.keep_adv and shard.adv is not None:
@@ -50,3 +53,12 @@ class Total:
 
     def joined_adv(self) -> Tensor | None:
         return torch.cat([self.adv[shard] for shard in sorted(self.adv)]) if self.adv else None
+
+
+def _added(stages: list[StageCost] | None, shard: ShardResult) -> list[StageCost] | None:
+    """The costs so far with those of one more shard, whose later stages may have had nothing left to attack."""
+    attacked = bool((shard.outcomes.correct & shard.outcomes.counted).any())
+    if stages is None or (attacked and not shard.stages):
+        return None
+    longer, shorter = sorted((stages, list(shard.stages)), key=len, reverse=True)
+    return [a + b for a, b in zip(longer, shorter, strict=False)] + longer[len(shorter) :]

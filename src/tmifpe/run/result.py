@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tmifpe.attacks.queries import Tally
+from tmifpe.attacks.queries import StageCost, Tally
 from tmifpe.core.errors import shorten
 from tmifpe.core.options import parse
 from tmifpe.core.stats import student, wilson
@@ -85,6 +85,8 @@ class Result:
     adv: Tensor | None = field(default=None, repr=False, compare=False)
     repeated: tuple[float, ...] = ()
     """The robust accuracy in further draws of a randomised model, one number per draw."""
+    stages: tuple[StageCost, ...] = ()
+    """What each stage of the attack was given, broke and cost; empty where 0.1.0 ran a part of it."""
     notes: tuple[str, ...] = ()
     """Remarks by the sources of the model and of the data."""
 
@@ -157,6 +159,10 @@ class Result:
             "model": self.spec.model,
             "data": self.spec.data,
             "attacks": list(self.spec.attacks),
+            "stages": [
+                {"attack": attack} | dataclasses.asdict(stage)
+                for attack, stage in zip(self.spec.attacks, self.stages, strict=False)
+            ],
             "mode": self.spec.mode,
             "precision": self.spec.precision,
             "batch_size": self.plan.batch_size,

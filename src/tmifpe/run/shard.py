@@ -15,8 +15,9 @@ from torch import Tensor
 from tmifpe.attacks import Attack, Loop, Verdicts
 from tmifpe.attacks.attack import check_box
 from tmifpe.attacks.frozen import preserved_state
-from tmifpe.attacks.queries import Queries, Tally
+from tmifpe.attacks.queries import Queries, StageCost, Tally
 from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.sequence import Sequence as Stages
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
 from tmifpe.core.rng import seed_rng
@@ -57,6 +58,8 @@ class ShardResult:
     """None where it was left in the store."""
     tally: Tally = field(default_factory=Tally)
     seconds: float = 0.0
+    stages: tuple[StageCost, ...] = ()
+    """What each stage of the attack cost; empty in shards of 0.1.0."""
     notes: frozenset[str] = frozenset()
     """What a reader should know of how the model was asked; not stored."""
 
@@ -81,7 +84,8 @@ def _run_shard(job: Job, shard: int, positions: range, tick: Callable[[int, int]
     attacked = torch.from_numpy(outcomes.correct & outcomes.counted).to(x.device)
     adv = _attack(job, queries, problem, attacked, outcomes, tick)
     _ask_second(job, queries, problem, adv, attacked, outcomes)
-    return ShardResult(shard, outcomes, adv, queries.tally, notes=frozenset(queries.notes))
+    stages, notes = tuple(queries.stages), frozenset(queries.notes)
+    return ShardResult(shard, outcomes, adv, queries.tally, stages=stages, notes=notes)
 
 
 def _clean_outcomes(logits: Tensor, labels: Tensor, targets: Tensor | None, indices: Tensor) -> Outcomes:
@@ -159,7 +163,7 @@ def _attack(
             lambda claimed, these: verify(claimed, these, queries, job.batch_size),
             lambda done, broken: tick(closed + done, closed + broken),
         )
-        verdicts = job.attack.run(part, queries, loop)
+        verdicts = Stages(job.attack.stages).run(part, queries, loop)
         adv[rows] = verdicts.adv
         _note(outcomes, rows.cpu().numpy(), part, verdicts)
     return adv

@@ -109,11 +109,16 @@ def _without_frozen_defaults(attack: str) -> str:
         return attack
     later = frozen_defaults.ATTACK_OPTIONS.get(name, {})
     left_out = {option for option, value in options.items() if option in later and value == later[option]}
-    if not left_out:
+    if not left_out and "attack" not in options:
         return attack
     # From the text, not from the values: a version such as 1.10 must not come back as the number 1.1.
     inside = attack.partition("(")[2].rpartition(")")[0]
-    kept = [part for part in split_list(inside) if part.partition("=")[0].strip() not in left_out]
+    kept = []
+    for part in split_list(inside):
+        option, _, value = part.partition("=")
+        if option.strip() not in left_out:
+            nested = option.strip() == "attack"  # an attack that runs another one
+            kept.append(f"attack={_without_frozen_defaults(value)}" if nested else part)
     return f"{name}({','.join(kept)})" if kept else name
 
 

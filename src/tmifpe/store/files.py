@@ -38,6 +38,7 @@ from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.shard import ShardResult
 from tmifpe.store.columns import columns_digest, list_columns, listed_columns
 from tmifpe.store.errors import StoreError
+from tmifpe.store.stages import plain_stages, read_stages
 
 FOLDER = "adv"
 _RUN = re.compile(r"([0-9a-f]{16})-([1-9][0-9]{0,8})")
@@ -114,7 +115,7 @@ def write_shard(folder: Path, about: About, result: ShardResult) -> None:
     columns = result.outcomes.arrays
     head = {
         "run": json.dumps(asdict(about)),
-        "shard": json.dumps({"shard": result.shard, "seconds": result.seconds, **asdict(result.tally)}),
+        "shard": json.dumps(_cost(result)),
         "columns": list_columns(columns),
         "outcomes": columns_digest(columns),
         "adv": digest([adv]),
@@ -154,8 +155,14 @@ def _read_shard(path: Path) -> ShardFile:
     told, cost = json.loads(head["run"]), json.loads(head["shard"])
     about = About(**{field.name: told[field.name] for field in fields(About)})
     tally = Tally(int(cost["forwards"]), int(cost["backwards"]))
-    result = ShardResult(int(cost["shard"]), outcomes, adv, tally, float(cost["seconds"]))
+    stages = read_stages(cost.get("stages"))
+    result = ShardResult(int(cost["shard"]), outcomes, adv, tally, float(cost["seconds"]), stages)
     return ShardFile(result, about, columns, head["outcomes"], hashed)
+
+
+def _cost(result: ShardResult) -> dict[str, Any]:
+    cost = {"shard": result.shard, "seconds": result.seconds, **asdict(result.tally)}
+    return cost | {"stages": plain_stages(result.stages)}
 
 
 def _head_digest(head: dict[str, str]) -> str:

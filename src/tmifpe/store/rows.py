@@ -28,6 +28,7 @@ from tmifpe.run.shard import ShardResult
 from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.store.columns import columns_digest, listed_columns
 from tmifpe.store.errors import StoreError, damaged
+from tmifpe.store.stages import read_stages
 
 _RUNS = """
     SELECT id, key, attempt, attempt < (SELECT max(attempt) FROM runs WHERE key = r.key), spec,
@@ -178,16 +179,17 @@ def stored_shards(connection: sqlite3.Connection, run: StoredRun, folder: Path) 
 def read_shards(connection: sqlite3.Connection, run: StoredRun, folder: Path) -> Iterator[ShardResult]:
     """The finished shards without their adversarial examples, each checked against its hash."""
     costs = connection.execute(
-        "SELECT shard, forwards, backwards, seconds, digest, columns FROM shards WHERE run = ? ORDER BY shard",
+        "SELECT shard, forwards, backwards, seconds, digest, columns, stages FROM shards WHERE run = ? ORDER BY shard",
         (run.id,),
     ).fetchall()
-    for shard, forwards, backwards, seconds, expected, listed in costs:
+    for shard, forwards, backwards, seconds, expected, listed, staged in costs:
         try:
             positions = run.plan.positions(int(shard))
             columns = _read_columns(connection, run, positions, listed_columns(listed))
             outcomes = Outcomes.of_columns(columns)
             cost = Tally(int(forwards), int(backwards))
-            read = ShardResult(int(shard), outcomes, None, cost, _finite(seconds))
+            stages = read_stages(json.loads(staged) if staged else None)
+            read = ShardResult(int(shard), outcomes, None, cost, _finite(seconds), stages)
         except _UNREADABLE as error:
             raise StoreError(damaged(folder, f"shard {shard} of run {run.name} cannot be read")) from error
         if not 0 <= read.shard < len(run.plan) or len(outcomes) != len(positions) or not outcomes.is_table():

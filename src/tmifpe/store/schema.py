@@ -33,12 +33,12 @@ TABLES = (
     """CREATE TABLE sessions (
         id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
         started TEXT NOT NULL, versions TEXT NOT NULL, machine TEXT NOT NULL)""",
-    # `columns` lists what the digest covers; NULL is the list of 0.1.0.
+    # `columns` lists what the digest covers; NULL is the list of 0.1.0. `stages` is JSON, NULL where unknown.
     """CREATE TABLE shards (
         run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, shard INTEGER NOT NULL,
         session INTEGER REFERENCES sessions ON DELETE SET NULL,
         forwards INTEGER NOT NULL, backwards INTEGER NOT NULL, seconds REAL NOT NULL, digest TEXT NOT NULL,
-        columns TEXT, PRIMARY KEY (run, shard)) WITHOUT ROWID""",
+        columns TEXT, stages TEXT, PRIMARY KEY (run, shard)) WITHOUT ROWID""",
     # No foreign key: it would be checked for each of very many rows. A trigger removes them with their run.
     f"""CREATE TABLE outcomes (
         run INTEGER NOT NULL, position INTEGER NOT NULL,
@@ -49,7 +49,7 @@ TABLES = (
 
 LATER: Mapping[str, Mapping[str, str]] = {
     "runs": {"plan": "TEXT"},
-    "shards": {"columns": "TEXT"},
+    "shards": {"columns": "TEXT", "stages": "TEXT"},
     "outcomes": _OUTCOMES,
 }
 """Columns that an older database may lack, by table. They are added when it is written and read as NULL until then,

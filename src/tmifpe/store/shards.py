@@ -19,6 +19,7 @@ from tmifpe.store.errors import StoreError
 from tmifpe.store.files import About, ShardFile, read_shard
 from tmifpe.store.rows import StoredRun
 from tmifpe.store.schema import add_columns
+from tmifpe.store.stages import plain_stages
 
 
 def insert_run(
@@ -41,10 +42,11 @@ def insert_shard(
 ) -> None:
     """The rows of one shard, with these columns, inside the caller's transaction."""
     tally, hashed = result.tally, (columns_digest(columns), list_columns(columns))
+    stages = json.dumps(plain_stages(result.stages))
     connection.execute(
-        "INSERT INTO shards (run, shard, session, forwards, backwards, seconds, digest, columns) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (run.id, result.shard, session, tally.forwards, tally.backwards, result.seconds, *hashed),
+        "INSERT INTO shards (run, shard, session, forwards, backwards, seconds, digest, columns, stages) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (run.id, result.shard, session, tally.forwards, tally.backwards, result.seconds, *hashed, stages),
     )
     names = ", ".join(f'"{name}"' for name in columns)
     marks = ", ".join("?" * (2 + len(columns)))
