@@ -18,7 +18,11 @@ from tmifpe.losses import LOSSES
 from tmifpe.norms import NORMS, Ball, get_norm
 from tmifpe.testing import check_attack
 
-STEPWISE = [name for name in ATTACKS if name != "autoattack"]  # whose own tests are in test_autoattack.py
+SHORT = {
+    "square": "square(queries=100)",
+    "multi-targeted": "multi-targeted(steps=30)",
+}  # at their full length they take longer and show no more
+STEPWISE = [SHORT.get(name, name) for name in ATTACKS if name != "autoattack"]  # its tests are in test_autoattack.py
 LOSS_NAMES = [name for name in LOSSES if not name.startswith("dlr")]  # DLR needs three classes
 
 
@@ -46,7 +50,7 @@ class TestEveryAttack:
         torch.testing.assert_close(margin(model(split), y), reached, rtol=0, atol=1e-12)
         torch.testing.assert_close(margin(model(alone), y[part]), reached[part], rtol=0, atol=1e-12)
         # After a few small steps the points themselves agree, and those of another seed or row are far away.
-        few = {"steps": 3, "step_size": 0.2}
+        few = {"steps": 3, "step_size": 0.2, "queries": 3}
         short = replace(attack, **{option: value for option, value in few.items() if hasattr(attack, option)})
         whole = short(model, x, y, threat, seed=3)
         split = short(model, x, y, threat, seed=3, batch_size=4)
