@@ -18,10 +18,8 @@ from tmifpe.losses import LOSSES
 from tmifpe.norms import NORMS, Ball, get_norm
 from tmifpe.testing import check_attack
 
-SHORT = {
-    "square": "square(queries=100)",
-    "multi-targeted": "multi-targeted(steps=30)",
-}  # at their full length they take longer and show no more
+# At their full length they take longer and show no more.
+SHORT = {"square": "square(queries=100)", "multi-targeted": "multi-targeted(steps=20,targets=3)"}
 STEPWISE = [SHORT.get(name, name) for name in ATTACKS if name != "autoattack"]  # its tests are in test_autoattack.py
 LOSS_NAMES = [name for name in LOSSES if not name.startswith("dlr")]  # DLR needs three classes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["APGD"]
 
 import itertools
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -120,7 +121,8 @@ class APGD(Ascent):
             coast = torch.lerp(state.previous, x, 2.0)
             moved = norm.project_(torch.lerp(coast, moved, weight), ball, state.region)
         state = replace(state, x=moved, previous=x, looks=state.looks + 1)
-        self._restarted(problem, state)
+        if self.restarts > 1:
+            self._restarted(problem, state)
         return state
 
     def _noted(self, problem: Problem, state: APGDState, evaluated: Evaluated, number: Tensor) -> APGDState:
@@ -185,7 +187,7 @@ def _windows(steps: int) -> Tensor:
     shares = [0.0, 0.22]
     while shares[-1] < 1:
         shares.append(shares[-1] + max(shares[-1] - shares[-2] - 0.03, 0.06))
-    places = sorted({-int(-share * steps // 1) for share in shares if share * steps <= steps})
+    places = sorted({math.ceil(round(share * steps, 6)) for share in shares if share <= 1})
     windows = torch.zeros(steps + 1, dtype=torch.long)
     for before, here in itertools.pairwise(places):
         windows[here] = here - before

@@ -66,7 +66,7 @@ class Ascent(Stepwise):
 
     def check_options(self) -> None:
         """`InputError` for values that cannot work."""
-        for field in ("steps", "restarts"):
+        for field in {"steps", "restarts"} & set(vars(self)):
             object.__setattr__(self, field, whole_number(field, getattr(self, field)))
         if self.looks >= MOST_LOOKS:
             raise InputError(f"steps times restarts must stay below {MOST_LOOKS}, got {shown(self.looks)}")

@@ -103,10 +103,8 @@ class Square(Stepwise):
         draws = rng.uniform_at(problem.seed, problem.indices, problem.stage, 0, looks, (5 + images.shape[1],))
         side = self._side(images, looks % self.queries, odd=problem.threat.norm != "linf")
         windows = _Windows(images, side, draws.to(best.dtype))
-        moved = (
-            _stamped(problem, images, windows) if problem.threat.norm == "linf" else _moved(problem, images, windows)
-        )
-        moved = problem.norm.project(moved.view_as(best), problem.ball)
+        change = _stamped if problem.threat.norm == "linf" else _moved
+        moved = problem.norm.project(change(problem, images, windows).view_as(best), problem.ball)
         if self.restarts > 1:
             for k in torch.unique(looks[looks % self.queries == 0] // self.queries).tolist():
                 rows = (looks == k * self.queries).nonzero()[:, 0]

@@ -38,8 +38,8 @@ def uniform(seed: int, indices: Tensor, stage: int, restart: int, shape: tuple[i
 def uniform_at(seed: int, indices: Tensor, stage: int, restart: int, number: Tensor, shape: tuple[int, ...]) -> Tensor:
     """`uniform` for draws that follow one another: each example's draw of that number (n,), whatever the others' are.
 
-    >>> steps = torch.tensor([0, 7])
-    >>> a = uniform_at(0, torch.tensor([3, 5]), 0, 0, steps, (2,)); b = uniform_at(0, torch.tensor([5]), 0, 0, steps[1:], (2,))
+    >>> indices, number = torch.tensor([3, 5]), torch.tensor([0, 7])
+    >>> a = uniform_at(0, indices, 0, 0, number, (2,)); b = uniform_at(0, indices[1:], 0, 0, number[1:], (2,))
     >>> bool((a[1] == b[0]).all())
     True
     """

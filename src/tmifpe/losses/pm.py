@@ -20,9 +20,9 @@ class PM(Loss):
     """max_{i != y} p_i - p_y with p = softmax(z); targeted p_t - max_{i != t} p_i. Tied rivals share the gradient.
 
     With e_i = exp(z_i - z_r) of the rival r, E their sum over i != y, d = z_y - z_r, A = e^min(d, 0), B = e^-max(d, 0):
-    the value is (B - A)/(A + B E), and its gradient has the same direction as e_i (A - B) + [i = r] (A + B E) for i != y
-    and -A (1 + E) for y. The factor left out, p_r B/(A + B E) up to its sign, is what makes a float32 softmax lose the
-    gradient once d exceeds 17. Published code takes that softmax, and a mean over the batch.
+    the value is (B - A)/(A + B E), and its gradient has the direction of e_i (A - B) + [i = r] (A + B E) for i != y and
+    -A (1 + E) for y. The factor left out, B/(A + B E)^2, falls like e^-d: a softmax in float32 loses such a gradient
+    once d exceeds 17. Published code takes that softmax, and a mean over the batch.
     """
 
     name: ClassVar[str] = "pm"
