@@ -45,7 +45,7 @@ class APGDState(AscentState):
 
 @dataclass(frozen=True)
 class APGD(Ascent):
-    """PGD on `loss` with a step size of its own for every row, 2 eps at first (at l1 eps).
+    """PGD on `loss` with a step size of its own for every row, `step_size` eps at first (at l1 half of that).
 
     At checkpoints, which come closer and closer, a row's step is halved and its best point is taken up again if fewer
     than three quarters of the steps before it have raised the margin, or if neither step size nor best margin have
@@ -59,13 +59,13 @@ class APGD(Ascent):
     loss: AnyLoss = "tmifpe"  # kept as its canonical text
     steps: int = 100
     restarts: int = 1
+    step_size: float = 2.0
     momentum: float = 0.75
     random_start: bool = True
     smooth: float = 0.0
 
     name: ClassVar[str] = "apgd"
     schedule: ClassVar[str] = "constant"  # pyright: ignore[reportIncompatibleVariableOverride]
-    step_size: ClassVar[float] = 2.0  # pyright: ignore[reportIncompatibleVariableOverride]
     momentum_on: ClassVar[str] = "iterate"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __post_init__(self) -> None:
@@ -133,7 +133,7 @@ class APGD(Ascent):
         value = value.masked_fill(~numerics.is_usable(logits), -torch.inf)
         first = number == 0
         better = first | (value > state.best_value)
-        at_l1 = problem.threat.norm == "l1"
+        longest = self._longest(problem)
         return replace(
             state,
             best=torch.where(column(better, state.x), state.x, state.best),
@@ -143,9 +143,13 @@ class APGD(Ascent):
             checked=torch.where(first, value, state.checked),
             rises=torch.where(first, 0.0, state.rises + (value > state.value)),
             halved=state.halved | first,
-            size=torch.where(first, 1.0 if at_l1 else self.step_size, state.size),
+            size=torch.where(first, longest, state.size),
             share=torch.where(first, WIDE, state.share),
         )
+
+    def _longest(self, problem: Problem) -> float:
+        """The first step in units of eps: as published, half as long at l1."""
+        return self.step_size / 2 if problem.threat.norm == "l1" else self.step_size
 
     def _checked(self, state: APGDState, number: Tensor) -> tuple[APGDState, Tensor]:
         """Rows at a checkpoint, and those that halve their steps and go back to their best point."""
@@ -168,7 +172,8 @@ class APGD(Ascent):
         changed = (state.best != problem.x).flatten(1).to(state.share.dtype).mean(dim=1)
         thinner = changed < 0.95 * _L1_THINNER * state.share
         again = here & thinner
-        size = torch.where(thinner, 1.0, (state.size / _L1_THINNER).clamp(min=0.1))
+        longest = self._longest(problem)
+        size = torch.where(thinner, longest, (state.size / _L1_THINNER).clamp(min=0.1 * longest))
         return replace(
             state,
             size=torch.where(here, size, state.size),

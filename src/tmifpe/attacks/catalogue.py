@@ -49,6 +49,9 @@ ATTACKS.add(
     "targeted ascent on one class after another, the nearest first (Gowal et al. 2019)",
 )
 ATTACKS.add(
+    "ddn", "tmifpe.attacks.ddn:DDN", "l2: a sphere that shrinks and grows around the boundary (Rony et al. 2019)"
+)
+ATTACKS.add(
     "square",
     "tmifpe.attacks.square:Square",
     "random search by squares, without gradients (Andriushchenko et al. 2020)",

@@ -39,7 +39,7 @@ class MultiTargeted(Ascent):
     each. `candidates=0` takes the order of the logits. Fewer classes than targets begin again, from another start.
 
     >>> MultiTargeted(targets=2, steps=10, candidates=0).budget
-    Budget(forwards=23, backwards=20)
+    Budget(forwards=23, backwards=21)
     """
 
     loss: AnyLoss = "tmifpe"  # kept as its canonical text
