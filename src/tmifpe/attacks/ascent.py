@@ -19,10 +19,12 @@ from tmifpe.attacks.schedules import get_schedule
 from tmifpe.attacks.stepwise import Stepwise
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import real_number, whole_number
-from tmifpe.norms import column
+from tmifpe.norms import Ball, column
 
 PLAIN_FROM = 0.7
 """The share of the steps after which the gradient is the true one: smoothing to the very end finds less (measured)."""
+WIDE = 0.2
+"""The share of the pixels that the first steps change in norms that charge by the pixel (Croce and Hein 2021)."""
 MOST_LOOKS = 2**31
 """Outcomes count steps in 32 bits."""
 
@@ -64,7 +66,7 @@ class Ascent(Stepwise):
 
     def check_options(self) -> None:
         """`InputError` for values that cannot work."""
-        for field in ("steps", "restarts"):
+        for field in {"steps", "restarts"} & set(vars(self)):
             object.__setattr__(self, field, whole_number(field, getattr(self, field)))
         if self.looks >= MOST_LOOKS:
             raise InputError(f"steps times restarts must stay below {MOST_LOOKS}, got {shown(self.looks)}")
@@ -107,7 +109,7 @@ class Ascent(Stepwise):
         ascent, velocity = self._direction(state, evaluated.grad, number)
         size = column((ball.eps * self.step_size).to(state.x.dtype) * share, state.x)
         # In place from here on: on a CPU, new memory for every step costs as much as the arithmetic.
-        way = norm.direction(ascent)
+        way = norm.spread(ascent, self._share(ball, number))
         moved = torch.addcmul(state.x, way, size, out=way)
         moved = norm.project_(moved, ball, state.region)
         if self.momentum_on == "iterate" and 0 < self.momentum < 1:
@@ -117,6 +119,17 @@ class Ascent(Stepwise):
             moved = norm.project_(coast.lerp_(moved, weight), ball, state.region)
         state = AscentState(moved, state.x, velocity, state.looks + 1, state.region)
         return self._restarted(problem, state) if self.restarts > 1 else state
+
+    def _share(self, ball: Ball, number: Tensor) -> Tensor:
+        """Over which share of the pixels a step is spread (n,): a fifth at first, falling by the same factor every step
+        to as many as eps can carry across the box (one at least).
+
+        Steps within the ball never take back what they spent on other pixels, so they begin at the end of this.
+        """
+        pixels = ball.x[0].numel()
+        last = (ball.eps / ((ball.high - ball.low) * pixels)).clamp(1 / pixels, WIDE).to(ball.x.dtype)
+        done = (number.to(ball.x.dtype) + 1) / self.steps if self.step_size > 1 else torch.ones_like(last)
+        return WIDE * (last / WIDE) ** done
 
     def _direction(self, state: AscentState, grad: Tensor, number: Tensor) -> tuple[Tensor, Tensor | None]:
         """The vector to climb along, and the accumulated gradient if there is one."""

@@ -24,8 +24,7 @@ from tmifpe.core.numbers import whole_number
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Threat
 
-_NORMS = {"linf": "Linf", "l2": "L2"}
-_TARGETS = 9  # target classes of the standard version, where there are so many
+_NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class AutoAttack(Attack):
                 "AutoAttack has no targeted form; leave the autoattack column out of a targeted comparison"
             )
         if threat.norm not in _NORMS or (threat.low, threat.high) != (0.0, 1.0):
-            raise InputError("AutoAttack knows linf and l2, in the box [0, 1]")
+            raise InputError("AutoAttack knows linf, l2 and l1, in the box [0, 1]")
         if eot > 1:
             raise InputError("AutoAttack's standard version takes no eot; leave the autoattack column out")
 
@@ -74,8 +73,8 @@ class AutoAttack(Attack):
         self.check(problem.threat, targeted=problem.targets is not None, eot=queries.eot)
         if len(torch.unique(problem.eps)) > 1:
             raise InputError("AutoAttack takes one radius for all examples")
-        if problem.x.dim() != 4 or (problem.threat.norm == "l2" and min(problem.x.shape[2:]) < 5):
-            raise InputError("AutoAttack takes images (n, C, H, W), for l2 of at least 5x5 pixels")
+        if problem.x.dim() != 4 or (problem.threat.norm != "linf" and min(problem.x.shape[2:]) < 5):
+            raise InputError("AutoAttack takes images (n, C, H, W), for l2 and l1 of at least 5x5 pixels")
         # It clips in its own dtype, so a point may leave the ball by a rounding; the projection takes that back.
         found, claimed = self._run(problem, queries, loop)
         adv = problem.norm.project(found.to(problem.x.dtype), problem.ball)
@@ -149,10 +148,11 @@ def _classes(problem: Problem, queries: Queries) -> int:
 
 
 def _fit_classes(attack: Any, classes: int) -> None:
-    """With fewer than ten classes there are fewer than nine targets; the targeted attacks then take them all."""
+    """With fewer classes than the standard version has targets (nine, for APGD at l1 five), it takes them all."""
     if classes < 4:
         raise InputError(f"AutoAttack's targeted DLR loss needs at least 4 classes, the model has {classes}")
-    attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = min(_TARGETS, classes - 1)
+    for part in (attack.apgd_targeted, attack.fab):
+        part.n_target_classes = min(part.n_target_classes, classes - 1)
 
 
 @contextlib.contextmanager

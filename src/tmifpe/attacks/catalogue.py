@@ -42,6 +42,20 @@ ATTACKS.add("fgsm", "tmifpe.attacks.pgd:fgsm", "one step of size eps (Goodfellow
 ATTACKS.add("bim", "tmifpe.attacks.pgd:bim", "small constant steps, no random start (Kurakin et al. 2017)")
 ATTACKS.add("mim", "tmifpe.attacks.pgd:mim", "bim with momentum on the gradient (Dong et al. 2018)")
 ATTACKS.add("gama", "tmifpe.attacks.gama:GAMA", "GAMA-PGD: guided margin of the softmax (Sriramanan et al. 2020)")
+ATTACKS.add("apgd", "tmifpe.attacks.apgd:APGD", "Auto-PGD: steps halve where progress stalls (Croce and Hein 2020)")
+ATTACKS.add(
+    "multi-targeted",
+    "tmifpe.attacks.multi_targeted:MultiTargeted",
+    "targeted ascent on one class after another, the nearest first (Gowal et al. 2019)",
+)
+ATTACKS.add(
+    "ddn", "tmifpe.attacks.ddn:DDN", "l2: a sphere that shrinks and grows around the boundary (Rony et al. 2019)"
+)
+ATTACKS.add(
+    "square",
+    "tmifpe.attacks.square:Square",
+    "random search by squares, without gradients (Andriushchenko et al. 2020)",
+)
 ATTACKS.add(
     "autoattack",
     "tmifpe.attacks.autoattack:AutoAttack",

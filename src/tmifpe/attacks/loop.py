@@ -49,6 +49,8 @@ class Steps(Protocol):
 
     def smoothness(self, state: Any) -> Tensor | None: ...
 
+    def inside(self, problem: Problem, state: Any) -> Tensor | None: ...
+
     def step(self, problem: Problem, state: Any, evaluated: Evaluated) -> Any: ...
 
 
@@ -243,14 +245,16 @@ class _Run:
         usable = numerics.is_usable(logits)
         prediction = logits.argmax(dim=1)
         margin = numerics.margin(logits, problem.labels, problem.targets)
-        better = (margin > slots.margin) & usable
+        inside = self.attack.inside(problem, state)
+        counts = usable if inside is None else usable & inside
+        better = (margin > slots.margin) & counts
         slots.margin = torch.where(better, margin, slots.margin)
         slots.early = torch.where(state.looks < self.late, slots.margin, slots.early)
         slots.prediction = torch.where(better, prediction, slots.prediction)
         slots.unusable += ~usable
         self._keep(slots.fresh & ~better)
         slots.fresh, self.seen = better, state.x
-        won = problem.succeeded(prediction) & usable
+        won = problem.succeeded(prediction) & counts
         if problem.targets is not None or bool(won.any()):
             slots.gap = torch.where(better, numerics.top_gap(logits), slots.gap)
         return won

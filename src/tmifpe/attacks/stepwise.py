@@ -47,6 +47,11 @@ class Stepwise(Attack):
         """How much each row's backward pass is smoothed at this look (n,); None for the true gradient of all."""
         return None
 
+    def inside(self, problem: Problem, state: Any) -> Tensor | None:  # noqa: ARG002
+        """Which rows' points lie in their ball (n,), where some are only on the way there and must not count; None for
+        all, which is what a projected attack says."""
+        return None
+
     @abstractmethod
     def step(self, problem: Problem, state: Any, evaluated: Evaluated) -> Any:
         """The next state, with `looks` one higher; `evaluated.grad` is None if no row has a step left, or if the

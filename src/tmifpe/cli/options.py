@@ -49,7 +49,7 @@ class SourceOptions:
 class AttackOptions:
     """What the attacker may do, and how it goes about it."""
 
-    norm: Annotated[str, typer.Option(help="linf (or inf), l2 (or 2).")] = "linf"
+    norm: Annotated[str, typer.Option(help="linf (or inf), l2 (or 2), l1 (or 1).")] = "linf"
     eps: Annotated[str, typer.Option(help="The radius of the ball, e.g. 0.3 or 8/255.")] = "8/255"
     steps: Annotated[int, typer.Option(min=1, help="Gradient steps per restart.")] = 100
     restarts: Annotated[int, typer.Option(min=1, help="Random starts per example.")] = 1

@@ -8,7 +8,7 @@ gives other numbers on other devices.
 
 from __future__ import annotations
 
-__all__ = ["normal", "preserved_rng", "seed_rng", "uniform"]
+__all__ = ["normal", "preserved_rng", "seed_rng", "uniform", "uniform_at"]
 
 import hashlib
 import math
@@ -32,16 +32,19 @@ def uniform(seed: int, indices: Tensor, stage: int, restart: int, shape: tuple[i
     >>> bool((a[1] == b[0]).all())
     True
     """
-    count = math.prod(shape)
-    key = _scalar_mix(_scalar_mix(_scalar_mix(seed) ^ (stage & _MASK)) ^ (restart & _MASK))
-    rows = _mix(indices.to(torch.int64) ^ _signed(key))
-    counter = torch.arange(1, count + 1, device=indices.device, dtype=torch.int64) * _signed(_GOLDEN)
-    found = torch.empty(len(indices), count, dtype=torch.float32, device=indices.device)
-    # On a CPU a few rows at a time, so that the dozen passes over the integers stay in its cache.
-    size = max(1, _CACHE // max(1, count)) if indices.device.type == "cpu" else max(1, len(indices))
-    for into, some in zip(found.split(size), rows.split(size), strict=True):
-        into.copy_(_shift(_mix(some[:, None] + counter), 40))
-    return found.mul_(2.0**-24).reshape(len(indices), *shape)
+    return _drawn(_streams(seed, indices, stage, restart), shape)
+
+
+def uniform_at(seed: int, indices: Tensor, stage: int, restart: int, number: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """`uniform` for draws that follow one another: each example's draw of that number (n,), whatever the others' are.
+
+    >>> indices, number = torch.tensor([3, 5]), torch.tensor([0, 7])
+    >>> a = uniform_at(0, indices, 0, 0, number, (2,)); b = uniform_at(0, indices[1:], 0, 0, number[1:], (2,))
+    >>> bool((a[1] == b[0]).all())
+    True
+    """
+    # The row's own stream begins elsewhere for every number, as it does for every index.
+    return _drawn(_mix(_streams(seed, indices, stage, restart) ^ _mix(number.to(torch.int64) + 1)), shape)
 
 
 def normal(seed: int, indices: Tensor, stage: int, restart: int, shape: tuple[int, ...]) -> Tensor:
@@ -86,6 +89,24 @@ def seed_rng(device: torch.device, *numbers: int) -> None:
             torch.cuda.manual_seed(seed)
     elif device.type == "mps":
         torch.mps.manual_seed(seed)
+
+
+def _streams(seed: int, indices: Tensor, stage: int, restart: int) -> Tensor:
+    """Where the stream of each example begins (n,)."""
+    key = _scalar_mix(_scalar_mix(_scalar_mix(seed) ^ (stage & _MASK)) ^ (restart & _MASK))
+    return _mix(indices.to(torch.int64) ^ _signed(key))
+
+
+def _drawn(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The first numbers of each stream, in [0, 1), as a row of `shape`."""
+    count = math.prod(shape)
+    counter = torch.arange(1, count + 1, device=rows.device, dtype=torch.int64) * _signed(_GOLDEN)
+    found = torch.empty(len(rows), count, dtype=torch.float32, device=rows.device)
+    # On a CPU a few rows at a time, so that the dozen passes over the integers stay in its cache.
+    size = max(1, _CACHE // max(1, count)) if rows.device.type == "cpu" else max(1, len(rows))
+    for into, some in zip(found.split(size), rows.split(size), strict=True):
+        into.copy_(_shift(_mix(some[:, None] + counter), 40))
+    return found.mul_(2.0**-24).reshape(len(rows), *shape)
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:

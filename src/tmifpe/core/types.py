@@ -24,7 +24,7 @@ _FAR = 1e6
 """In units of the box: more than the diameter of any image, and small enough for every step to stay finite."""
 
 
-_NORMS = {"inf": "linf", "2": "l2", "2.0": "l2"}
+_NORMS = {"inf": "linf", "2": "l2", "2.0": "l2", "1": "l1", "1.0": "l1"}
 """What numpy and torch call them."""
 
 

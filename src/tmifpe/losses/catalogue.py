@@ -50,6 +50,7 @@ LOSSES.add("ce-margin", "tmifpe.losses.ce_margin:CEMargin", "cross-entropy in a 
 LOSSES.add("cw", "tmifpe.losses.cw:CW", "Carlini and Wagner: the margin of the logits")
 LOSSES.add("dlr", "tmifpe.losses.dlr:DLR", "difference of logits ratio, of AutoAttack (K >= 3; targeted K >= 4)")
 LOSSES.add("mifpe", "tmifpe.losses.mifpe:MIFPE", "cross-entropy of T z/Delta with a fixed T (default 1)")
+LOSSES.add("pm", "tmifpe.losses.pm:PM", "the margin of probabilities, without the softmax's rounding")
 LOSSES.add("tmifpe", "tmifpe.losses.tmifpe:TMIFPE", "cross-entropy of t* z/Delta, t* by theory: the paper's loss")
 LOSSES.add("tmifpe-naive", "tmifpe.losses.tmifpe_naive:TMIFPENaive", "the same as printed, to measure the difference")
 

@@ -38,6 +38,11 @@ class Norm(Protocol):
         """The step of size one along which the linearised loss rises most; 0 where the gradient is 0 or NaN."""
         ...
 
+    def spread(self, grad: Tensor, share: Tensor) -> Tensor:  # noqa: ARG002 - for norms that charge by the pixel
+        """A step of size one over about the `share` (n,) of the pixels, where `direction` takes only one of them, which
+        no ascent gets far with; anywhere else `direction` itself."""
+        return self.direction(grad)
+
     def start(self, ball: Ball, seed: int, indices: Tensor, stage: int, restart: int) -> Tensor:
         """A random feasible point; depends on (seed, example index, stage, restart) and the ball, on nothing else."""
         ...
@@ -52,6 +57,7 @@ def _admit(thing: Any, name: str) -> type[Norm]:
 NORMS: Registry[type[Norm]] = Registry("norm", "norms", _admit)
 NORMS.add("linf", "tmifpe.norms.linf:Linf", "largest change of any pixel")
 NORMS.add("l2", "tmifpe.norms.l2:L2", "Euclidean length of the change")
+NORMS.add("l1", "tmifpe.norms.l1:L1", "sum of the changes of all pixels")
 register_norm = NORMS.register
 
 

@@ -54,6 +54,9 @@ class L2:
         norm = torch.where(norm > 0, norm, torch.ones_like(norm))
         return grad / column(norm, grad)
 
+    def spread(self, grad: Tensor, share: Tensor) -> Tensor:  # noqa: ARG002 - every pixel takes part anyway
+        return self.direction(grad)
+
     def start(self, ball: Ball, seed: int, indices: Tensor, stage: int, restart: int) -> Tensor:
         # Uniform in the ball: a normal direction, and a radius whose power d is uniform.
         x, shape = ball.x, tuple(ball.x.shape[1:])

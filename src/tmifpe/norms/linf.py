@@ -40,6 +40,9 @@ class Linf:
         way = torch.sign(grad)
         return way if way.device.type == "cpu" else torch.nan_to_num_(way, nan=0.0)
 
+    def spread(self, grad: Tensor, share: Tensor) -> Tensor:  # noqa: ARG002 - every pixel takes part anyway
+        return self.direction(grad)
+
     def start(self, ball: Ball, seed: int, indices: Tensor, stage: int, restart: int) -> Tensor:
         # u ~ Uniform[-eps, eps], then projected, as below eq:pgd.
         x = ball.x

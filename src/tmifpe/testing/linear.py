@@ -49,6 +49,6 @@ def distance(model: Linear, x: Tensor, labels: Tensor, norm: str) -> tuple[Tenso
     rows = torch.arange(len(x))
     gap = z[rows, labels][:, None] - z
     difference = model.weight.detach()[None] - model.weight.detach()[labels][:, None]
-    dual = difference.norm(p=1 if norm == "linf" else 2, dim=2)
+    dual = difference.norm(p={"linf": 1, "l1": torch.inf}.get(norm, 2), dim=2)
     far = torch.where(dual > 0, gap / dual, torch.inf)
     return far.min(dim=1)
