@@ -99,6 +99,7 @@ GOOD: dict[str, list[str]] = {
     "transfer_adv": ["adv.safetensors", "w.safetensors", "broken.npz", "folder"],
     "store": ["store", "folder", "data.npz", "deep/er"],
     "loss": ["tmifpe", "ce", "mifpe(T=10)", "dlr", "fgsm", "gama(steps=1)", "mifpe(T=-1)"],
+    "attack": ["paper", "gama(steps=1)", "ce,fgsm", "paper(steps=1)+gama(steps=1)", "fgsm,", "pgd(loss=cw,steps=1)"],
     "losses": ["ce,tmifpe", "ce", "ce,ce", "mifpe(T=2),cw", "fgsm,cw", ",", "ce,nothing"],
     "seeds": ["0", "0,1", "0,0", "-1", "1,a"],
     "save_adv": ["out.safetensors", "folder", "no/such/x"],
