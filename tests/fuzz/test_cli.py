@@ -114,7 +114,7 @@ GOOD: dict[str, list[str]] = {
     "names": ["0123"],
     "format": ["csv", "json", "parquet", "xml"],
     "output": ["rows.csv", "folder", "no/such/x"],
-    "adv": ["a.safetensors", "folder"],
+    "adv": ["adv.safetensors", "a.safetensors", "folder", "broken.npz", "w.safetensors"],
     "robustbench": ["rb.pt", "folder"],
     "logits": ["1.5,0.2,-3", "logits.txt", "1,1", "[2 1 0]", "-1,-2", "1e308,-1e308", "nan,1", "1"],
     "label": ["0", "1", "5", "-1"],
@@ -141,6 +141,7 @@ BASE: dict[str, list[str]] = {
         "--losses",
         "ce",
     ],
+    "verify": ["adv.safetensors", "--model", "tiny.py:make", "--data", "npz:data.npz", "--limit", "2"],
     "audit": ["tiny.py:make", "--data", "npz:data.npz", "--limit", "2", "--losses", "ce", "--precisions", "fp32"],
     "table-targeted": [
         "tiny.py:make",
@@ -249,7 +250,7 @@ def test_stored_runs_are_whole(words: list[str]) -> None:
     check_stores()
 
 
-@fuzz(12, 140, words=calls(("compare", "audit", "table-targeted")))
+@fuzz(12, 140, words=calls(("compare", "audit", "table-targeted", "verify")))
 def test_other_measurements(words: list[str]) -> None:
     call(words)
 

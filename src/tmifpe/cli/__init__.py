@@ -73,11 +73,24 @@ def _root(
 
 
 def _register() -> None:
-    from tmifpe.cli import audit, compare, demo, evaluate, figure1, listing, runs, table1, table_targeted, theory
+    from tmifpe.cli import (
+        audit,
+        compare,
+        demo,
+        evaluate,
+        figure1,
+        listing,
+        runs,
+        table1,
+        table_targeted,
+        theory,
+        verify,
+    )
 
     verb = partial(app.command, cls=Command)
     verb("evaluate", epilog=EXIT_CODES)(with_options(evaluate.evaluate))
     verb("compare", epilog=EXIT_CODES)(with_options(compare.compare))
+    verb("verify")(with_options(verify.verify))
     verb("audit")(with_options(audit.audit))
     app.add_typer(runs.runs)
     verb("list")(listing.listing)

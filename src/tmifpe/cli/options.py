@@ -6,7 +6,17 @@ shows under the dataclass's title.
 
 from __future__ import annotations
 
-__all__ = ["DIGITS", "STORE", "AttackOptions", "SourceOptions", "StoreOptions", "TrustOptions", "with_options"]
+__all__ = [
+    "DIGITS",
+    "STORE",
+    "AttackOptions",
+    "ModelOptions",
+    "SourceOptions",
+    "StoreOptions",
+    "ThreatOptions",
+    "TrustOptions",
+    "with_options",
+]
 
 import dataclasses
 import functools
@@ -20,12 +30,12 @@ import typer
 from tmifpe.cli.command import OUTPUT, TRUST, WHAT, WITH
 from tmifpe.core.errors import InputError, MisfitError
 
-_TITLES = {
-    **dict.fromkeys(("data", "weights", "mean", "std", "limit", "device", "rows", "weights_dir", "data_dir"), WHAT),
-    **dict.fromkeys(
-        ("attack", "loss", "losses", "seeds", "steps", "precisions", "batch_size", "with_autoattack"), WITH
-    ),
+_OWN = {
+    WHAT: "data weights mean std limit device rows weights_dir data_dir",
+    WITH: "attack loss losses seeds steps precision precisions batch_size with_autoattack",
+    TRUST: "run",
 }
+_TITLES = {name: title for title, names in _OWN.items() for name in names.split()}
 """Where --help shows the options that a verb has for itself; any other says what to print or write."""
 
 DIGITS = "digits"
@@ -58,13 +68,28 @@ class SourceOptions:
 
 
 @dataclass(frozen=True)
-class AttackOptions:
-    """What the attacker may do, and how it goes about it. None: what `paper` or the attack itself has."""
+class ModelOptions(SourceOptions):
+    """The same for a verb whose argument is something else: the model is an option."""
+
+    model: Annotated[
+        str, typer.Option("--model", help="A bundled name, file.py:factory, module:factory, x.onnx, timm:NAME, ...")
+    ]
+
+
+@dataclass(frozen=True)
+class ThreatOptions:
+    """What the attacker may do."""
 
     title: ClassVar[str] = WITH
 
     norm: Annotated[str, typer.Option(help="linf (or inf), l2 (or 2).")] = "linf"
     eps: Annotated[str, typer.Option(help="The radius of the ball, e.g. 0.3 or 8/255.")] = "8/255"
+
+
+@dataclass(frozen=True)
+class AttackOptions(ThreatOptions):
+    """And how it goes about it. None: what `paper` or the attack itself has."""
+
     steps: Annotated[int | None, typer.Option(min=1, help="Gradient steps per restart.  [default: 100]")] = None
     restarts: Annotated[int | None, typer.Option(min=1, help="Random starts per example.  [default: 1]")] = None
     schedule: Annotated[

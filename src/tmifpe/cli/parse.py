@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "batch_size_from",
     "check_output",
     "checks_from",
     "folder_from",
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tmifpe.cli.console import prints_on_stderr
-from tmifpe.cli.options import DIGITS, AttackOptions, SourceOptions, TrustOptions
+from tmifpe.cli.options import DIGITS, AttackOptions, SourceOptions, ThreatOptions, TrustOptions
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import parse_whole, read_number
 
@@ -45,7 +46,7 @@ def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
     return classifier, data, str(device)
 
 
-def threat_from(options: AttackOptions) -> Threat:
+def threat_from(options: ThreatOptions) -> Threat:
     from tmifpe.core.types import Threat
     from tmifpe.norms import get_norm
 
@@ -62,7 +63,7 @@ def request_from(options: AttackOptions, data: Data) -> dict[str, Any]:
         "seed": options.seed,
         "precision": options.precision,
         "eot": options.eot,
-        "batch_size": _batch_size(options.batch_size),
+        "batch_size": batch_size_from(options.batch_size),
         "shard_size": options.shard_size,
     }
 
@@ -101,7 +102,7 @@ def _numbers(name: str, text: str | None) -> tuple[float, ...] | None:
         ) from None
 
 
-def _batch_size(text: str) -> int | None:
+def batch_size_from(text: str) -> int | None:
     if text == "auto":
         return None
     number = parse_whole(text)
