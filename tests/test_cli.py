@@ -378,8 +378,7 @@ def test_a_model_that_prints_does_not_spoil_the_json(tmp_path):
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["gama", "--momentum", "0.5"], "gama(momentum=0.5)"),
-        (["gama", "--schedule", "linear"], "--schedule"),
+        (["autoattack", "--schedule", "linear"], "--schedule"),
         (["autoattack", "--steps", "5"], "--steps"),
         (["fgsm", "--steps", "5"], "--steps"),
     ],

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tmifpe.data import load_data, register_data
     from tmifpe.evaluation.compare import Comparison, compare
     from tmifpe.evaluation.evaluate import evaluate
+    from tmifpe.evaluation.verification import Verification, verify
     from tmifpe.losses import Loss, ReferenceGradient, get_loss, register_loss
     from tmifpe.models import load_model, register_model
     from tmifpe.norms import Norm, register_norm
@@ -52,6 +53,7 @@ __all__ = [
     "Result",
     "Store",
     "Threat",
+    "Verification",
     "__version__",
     "audit",
     "bim",
@@ -70,6 +72,7 @@ __all__ = [
     "register_model",
     "register_norm",
     "theory",
+    "verify",
 ]
 
 # Resolved on first use, so that `tmifpe --help` does not wait for torch.
@@ -81,6 +84,7 @@ _HOMES = {
     "tmifpe.checks.attack": ["check_monotone"],
     "tmifpe.evaluation.compare": ["Comparison", "compare"],
     "tmifpe.evaluation.evaluate": ["evaluate"],
+    "tmifpe.evaluation.verification": ["Verification", "verify"],
     "tmifpe.run.outcomes": ["Outcome", "Outcomes"],
     "tmifpe.run.result": ["Flag", "Progress", "Result"],
     "tmifpe.store": ["Store"],

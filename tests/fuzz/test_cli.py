@@ -99,6 +99,7 @@ GOOD: dict[str, list[str]] = {
     "transfer_adv": ["adv.safetensors", "w.safetensors", "broken.npz", "folder"],
     "store": ["store", "folder", "data.npz", "deep/er"],
     "loss": ["tmifpe", "ce", "mifpe(T=10)", "dlr", "fgsm", "gama(steps=1)", "mifpe(T=-1)"],
+    "attack": ["paper", "gama(steps=1)", "ce,fgsm", "paper(steps=1)+gama(steps=1)", "fgsm,", "pgd(loss=cw,steps=1)"],
     "losses": ["ce,tmifpe", "ce", "ce,ce", "mifpe(T=2),cw", "fgsm,cw", ",", "ce,nothing"],
     "seeds": ["0", "0,1", "0,0", "-1", "1,a"],
     "save_adv": ["out.safetensors", "folder", "no/such/x"],
@@ -113,7 +114,7 @@ GOOD: dict[str, list[str]] = {
     "names": ["0123"],
     "format": ["csv", "json", "parquet", "xml"],
     "output": ["rows.csv", "folder", "no/such/x"],
-    "adv": ["a.safetensors", "folder"],
+    "adv": ["adv.safetensors", "a.safetensors", "folder", "broken.npz", "w.safetensors"],
     "robustbench": ["rb.pt", "folder"],
     "logits": ["1.5,0.2,-3", "logits.txt", "1,1", "[2 1 0]", "-1,-2", "1e308,-1e308", "nan,1", "1"],
     "label": ["0", "1", "5", "-1"],
@@ -140,6 +141,7 @@ BASE: dict[str, list[str]] = {
         "--losses",
         "ce",
     ],
+    "verify": ["adv.safetensors", "--model", "tiny.py:make", "--data", "npz:data.npz", "--limit", "2"],
     "audit": ["tiny.py:make", "--data", "npz:data.npz", "--limit", "2", "--losses", "ce", "--precisions", "fp32"],
     "table-targeted": [
         "tiny.py:make",
@@ -248,7 +250,7 @@ def test_stored_runs_are_whole(words: list[str]) -> None:
     check_stores()
 
 
-@fuzz(12, 140, words=calls(("compare", "audit", "table-targeted")))
+@fuzz(12, 140, words=calls(("compare", "audit", "table-targeted", "verify")))
 def test_other_measurements(words: list[str]) -> None:
     call(words)
 

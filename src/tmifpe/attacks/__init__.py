@@ -1,9 +1,17 @@
 """One step, one loop, sequences of attacks. A model is any callable to logits."""
 
 from tmifpe.attacks.attack import Attack, Budget
-from tmifpe.attacks.catalogue import ATTACKS, attack_spelling, get_attack, register_attack
+from tmifpe.attacks.catalogue import (
+    ATTACKS,
+    attack_spelling,
+    get_attack,
+    options_of,
+    register_attack,
+    split_sequence,
+)
 from tmifpe.attacks.gama import GAMA
 from tmifpe.attacks.loop import Loop, Verdicts
+from tmifpe.attacks.named import paper
 from tmifpe.attacks.pgd import PGD, bim, fgsm, mim
 from tmifpe.attacks.queries import Evaluated, Queries, Tally
 from tmifpe.attacks.rows import Problem
@@ -30,5 +38,8 @@ __all__ = [
     "fgsm",
     "get_attack",
     "mim",
+    "options_of",
+    "paper",
     "register_attack",
+    "split_sequence",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ATTACKS", "attack_spelling", "get_attack", "register_attack"]
+__all__ = ["ATTACKS", "attack_spelling", "get_attack", "options_of", "register_attack", "split_sequence"]
 
 import dataclasses
 import inspect
@@ -37,7 +37,8 @@ def _fits(thing: Any) -> bool:
 
 
 ATTACKS: Registry[Callable[..., Attack]] = Registry("attack", "attacks", _admit, _fits)
-ATTACKS.add("pgd", "tmifpe.attacks.pgd:PGD", "projected gradient ascent, the paper's protocol by default")
+ATTACKS.add("paper", "tmifpe.attacks.named:paper", "the paper's protocol: pgd on tmifpe, 100 steps, one restart")
+ATTACKS.add("pgd", "tmifpe.attacks.pgd:PGD", "projected gradient ascent on a loss, e.g. pgd(loss=cw,steps=50)")
 ATTACKS.add("fgsm", "tmifpe.attacks.pgd:fgsm", "one step of size eps (Goodfellow et al. 2015)")
 ATTACKS.add("bim", "tmifpe.attacks.pgd:bim", "small constant steps, no random start (Kurakin et al. 2017)")
 ATTACKS.add("mim", "tmifpe.attacks.pgd:mim", "bim with momentum on the gradient (Dong et al. 2018)")
@@ -70,8 +71,10 @@ def get_attack(text: str) -> Attack:
 
     >>> get_attack("fgsm").budget
     Budget(forwards=2, backwards=1)
+    >>> get_attack("fgsm,gama") == get_attack("fgsm+gama")
+    True
     """
-    parts = split_list(text, by="+") if isinstance(text, str) else []
+    parts = split_sequence(text)
     if len(parts) > 1:
         return as_attack(get_attack(part) for part in parts)
     name, options = parse(text)
@@ -83,6 +86,25 @@ def get_attack(text: str) -> Attack:
         raise
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"attack {name!r}: {error}") from error
+
+
+def split_sequence(text: str) -> list[str]:
+    """The attacks of a sequence, which commas or plus signs outside parentheses separate.
+
+    >>> split_sequence("pgd(loss=ce,steps=5), gama+fgsm")
+    ['pgd(loss=ce,steps=5)', 'gama', 'fgsm']
+    """
+    return split_list(text, by="+,") if isinstance(text, str) else []
+
+
+def options_of(name: str) -> tuple[str, ...]:
+    """The options that the attack of that name declares.
+
+    >>> options_of("paper")
+    ('loss', 'steps', 'restarts', 'schedule', 'momentum')
+    """
+    declared = inspect.signature(ATTACKS.get(name)).parameters.values()
+    return tuple(one.name for one in declared if one.kind is not inspect.Parameter.VAR_KEYWORD)
 
 
 def attack_spelling(attack: Attack) -> str:

@@ -8,15 +8,19 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from tmifpe.cli.command import Command
+from tmifpe.cli.command import THE_PAPER, Command, Verbs
 from tmifpe.cli.options import with_options
 from tmifpe.core.errors import InputError, first_line, is_out_of_memory
 from tmifpe.version import __version__
 
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 a gate was missed (--fail-below); 2 a mistake, said in one sentence; 3 flags were raised "
+    "(--strict); 130 interrupted."
+)
 
-class _Group(TyperGroup):
+
+class _Group(Verbs):
     """Turns user errors into one sentence on stderr and exit code 2."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -44,6 +48,8 @@ app = typer.Typer(
     cls=_Group,
     name="tmifpe",
     help="How robust is an image classifier to adversarial attack? Fast and reliable.",
+    epilog=EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -67,20 +73,34 @@ def _root(
 
 
 def _register() -> None:
-    from tmifpe.cli import audit, compare, demo, evaluate, figure1, listing, runs, table1, table_targeted, theory
+    from tmifpe.cli import (
+        audit,
+        compare,
+        demo,
+        evaluate,
+        figure1,
+        listing,
+        runs,
+        table1,
+        table_targeted,
+        theory,
+        verify,
+    )
 
     verb = partial(app.command, cls=Command)
-    verb("evaluate")(with_options(evaluate.evaluate))
-    verb("compare")(with_options(compare.compare))
-    verb("table1")(with_options(table1.table1))
-    verb("table-targeted")(with_options(table_targeted.table_targeted))
+    verb("evaluate", epilog=EXIT_CODES)(with_options(evaluate.evaluate))
+    verb("compare", epilog=EXIT_CODES)(with_options(compare.compare))
+    verb("verify")(with_options(verify.verify))
     verb("audit")(with_options(audit.audit))
-    # A row of logits may start with a minus sign, which must not be taken for an option.
-    verb("theory", context_settings={"ignore_unknown_options": True})(theory.theory)
-    verb("figure1")(figure1.figure1)
     app.add_typer(runs.runs)
     verb("list")(listing.listing)
     verb("demo")(demo.demo)
+    paper = partial(verb, rich_help_panel=THE_PAPER)
+    paper("table1")(with_options(table1.table1))
+    paper("table-targeted")(with_options(table_targeted.table_targeted))
+    # A row of logits may start with a minus sign, which must not be taken for an option.
+    paper("theory", context_settings={"ignore_unknown_options": True})(theory.theory)
+    paper("figure1")(figure1.figure1)
 
 
 _register()

@@ -1,21 +1,41 @@
-"""A verb of the command line that takes nothing twice."""
+"""Verbs of the command line: nothing twice, options by title, and a hint for what people type."""
 
 from __future__ import annotations
 
-__all__ = ["Command"]
+__all__ = ["OUTPUT", "THE_PAPER", "TRUST", "WHAT", "WITH", "Command", "Verbs"]
 
 from typing import Any
 
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from tmifpe.core.errors import InputError
+
+WHAT, WITH, TRUST, OUTPUT = "What to attack", "With what", "Trust", "Output"
+"""The titles of options, in the order in which --help shows them."""
+THE_PAPER = "From the paper"
+
+_HINTS = {
+    "--attack": "--losses takes attacks too, as in --losses tmifpe,gama,ce+gama",
+    "--loss": "--losses takes them, separated by commas",
+    "--losses": "--loss takes one loss; tmifpe compare takes several",
+    "--config": "there are no configuration files; options stand on the command line",
+    "--epsilon": "the radius is --eps",
+    "--dataset": "the data is --data",
+    "--model": "the model stands first, without an option: tmifpe {verb} MODEL",
+    "--n": "the number of examples is --limit (the first ones) or --sample (drawn from all classes)",
+    "--n-examples": "the number of examples is --limit (the first ones) or --sample (drawn from all classes)",
+    "--output": "results are printed; --json gives them as JSON, to be redirected to a file",
+}
 
 
 class Command(TyperCommand):
     """Refuses an option that takes one value and is given two: the parser would silently keep the last one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, order = self.make_parser(ctx).parse_args(list(args))
+        try:
+            _, _, order = self.make_parser(ctx).parse_args(list(args))
+        except Exception as error:
+            raise _hinted(self, ctx, error) from error
         seen: set[str | None] = set()
         for parameter in order:
             if not isinstance(parameter, TyperOption) or parameter.multiple or parameter.count:
@@ -27,3 +47,38 @@ class Command(TyperCommand):
                 raise InputError(f"{names} is given twice; give it once")
             seen.add(parameter.name)
         return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[Any]] = {"Arguments": [], WHAT: [], WITH: [], TRUST: [], OUTPUT: [], "Options": []}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is not None:
+                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(record)
+        _write(formatter, sections)
+
+
+class Verbs(TyperGroup):
+    """A list of verbs by title, none of whose summaries is cut."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[Any]] = {}
+        for name in self.list_commands(ctx):
+            verb: Any = self.get_command(ctx, name)
+            title = getattr(verb, "rich_help_panel", None) or "Commands"
+            sections.setdefault(title, []).append((name, (verb.help or "").partition("\n\n")[0]))
+        _write(formatter, sections)
+
+
+def _write(formatter: Any, sections: dict[str, list[Any]]) -> None:
+    for title, records in sections.items():
+        if records:
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def _hinted(command: Command, ctx: Any, error: Exception) -> Exception:
+    """For an option that is not there, what does the same, if that is known; else the error as it is."""
+    option = getattr(error, "option_name", None)
+    if type(error).__name__ != "NoSuchOption" or option not in _HINTS:
+        return error
+    return InputError(f"tmifpe {command.name} has no {option}; {_HINTS[option].format(verb=ctx.info_name)}")

@@ -18,28 +18,33 @@ if TYPE_CHECKING:
 
 
 def compare(
+    *,
     source: SourceOptions,
-    attack: AttackOptions,
-    keep: StoreOptions,
-    trust: TrustOptions,
     losses: Annotated[
-        str, typer.Option(help="Losses or attacks, e.g. ce,tmifpe,'gama(momentum=0.75)',autoattack.")
+        str,
+        typer.Option(
+            help="Losses or attacks, e.g. ce,tmifpe,'gama(momentum=0.75)',autoattack; ce+gama is a sequence.",
+        ),
     ] = "ce,ce-margin,cw,dlr,mifpe,tmifpe",
+    attack: AttackOptions,
     seeds: Annotated[str | None, typer.Option(help="Several seeds, e.g. 0,1,2: mean, spread and union.")] = None,
+    trust: TrustOptions,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    keep: StoreOptions,
 ) -> None:
     """Compare losses on MODEL, everything else being equal."""
     from rich.console import Console
 
     import tmifpe
     from tmifpe.cli import console, parse
+    from tmifpe.cli.attack import paper_from
     from tmifpe.cli.interrupt import interruptible
     from tmifpe.cli.provenance import provenance
     from tmifpe.core.options import split_list
     from tmifpe.report.comparison import significance, spread
 
     names = split_list(losses)
-    threat, base = parse.threat_from(attack), parse.attack_from(attack, "tmifpe")
+    threat, base = parse.threat_from(attack), paper_from(attack)
     chosen = parse.seeds_from(seeds, attack.seed)
     classifier, data, device = parse.load_sources(source)
     options: dict[str, Any] = parse.request_from(attack, data) | {"device": device}

@@ -8,6 +8,7 @@ __all__ = [
     "exit_if_flagged",
     "harmless",
     "in_cli_words",
+    "notice",
     "percent",
     "plain",
     "print_json",
@@ -69,6 +70,11 @@ def progress_on_stderr(title: str) -> Iterator[Callable[[Step], None]]:
             shown.update(task, total=step.total, completed=step.done, note=note)
 
         yield told
+
+
+def notice(text: str) -> None:
+    """A remark on stderr that changes nothing."""
+    Console(stderr=True, soft_wrap=True).print(f"notice: {harmless(text)}", style="dim", markup=False, highlight=False)
 
 
 def harmless(text: str) -> str:

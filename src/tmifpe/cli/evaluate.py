@@ -12,13 +12,20 @@ from tmifpe.cli.options import AttackOptions, SourceOptions, StoreOptions, Trust
 
 
 def evaluate(
+    *,
     source: SourceOptions,
-    attack: AttackOptions,
-    keep: StoreOptions,
-    trust: TrustOptions,
+    attack: Annotated[
+        str | None,
+        typer.Option(
+            help="paper, gama, autoattack, 'pgd(loss=cw,steps=50)', or several in turn: ce,gama.  [default: paper]",
+        ),
+    ] = None,
     loss: Annotated[
-        str, typer.Option(help="The loss, e.g. tmifpe, ce, 'mifpe(T=10)'; or an attack: gama, autoattack.")
-    ] = "tmifpe",
+        str | None,
+        typer.Option(help="The loss to climb, e.g. tmifpe, ce, 'mifpe(T=10)'.  [default: tmifpe]"),
+    ] = None,
+    how: AttackOptions,
+    trust: TrustOptions,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
     save_adv: Annotated[
         str | None, typer.Option(help="Write the adversarial examples to this .safetensors, .npz or .pt file.")
@@ -27,28 +34,28 @@ def evaluate(
         float | None, typer.Option(help="Exit with code 1 if the robust accuracy (a fraction) is below this.")
     ] = None,
     junit: Annotated[str | None, typer.Option(help="Write the verdict to this file as JUnit XML, for CI.")] = None,
+    keep: StoreOptions,
 ) -> None:
     """Measure the robust accuracy of MODEL on DATA."""
     from rich.console import Console
 
     import tmifpe
     from tmifpe.cli import console, parse
+    from tmifpe.cli.attack import attack_from
     from tmifpe.cli.interrupt import interruptible
     from tmifpe.cli.provenance import provenance
     from tmifpe.core.errors import InputError
     from tmifpe.report.junit import junit_xml
-    from tmifpe.run.resolve import resolve_attack
     from tmifpe.store.adversarial import adv_file, check_ending
 
     if fail_below is not None and not 0 <= fail_below <= 1:
         raise InputError(f"--fail-below is a fraction in [0, 1], got {fail_below}")
-    parse.refuse_ignored_options(attack, loss)
     ending = check_ending(save_adv) if save_adv is not None else ""
     parse.check_output(save_adv)
     parse.check_output(junit)
-    threat, chosen = parse.threat_from(attack), resolve_attack(loss, parse.attack_from(attack, "tmifpe"))
+    threat, chosen = parse.threat_from(how), attack_from(how, attack, loss)
     classifier, data, device = parse.load_sources(source)
-    options: dict[str, Any] = parse.request_from(attack, data)
+    options: dict[str, Any] = parse.request_from(how, data)
     options |= {"device": device, "keep_adv": save_adv is not None, "store": keep.folder, "fresh": keep.fresh}
     options |= parse.checks_from(trust, data)
     with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:

@@ -1,22 +1,42 @@
 """Options that several verbs share, written once.
 
-A verb takes one parameter of a dataclass type; its fields become options of the verb, by `with_options`.
+A verb takes one parameter of a dataclass type; its fields become options of the verb, by `with_options`, which --help
+shows under the dataclass's title.
 """
 
 from __future__ import annotations
 
-__all__ = ["DIGITS", "STORE", "AttackOptions", "SourceOptions", "StoreOptions", "TrustOptions", "with_options"]
+__all__ = [
+    "DIGITS",
+    "STORE",
+    "AttackOptions",
+    "ModelOptions",
+    "SourceOptions",
+    "StoreOptions",
+    "ThreatOptions",
+    "TrustOptions",
+    "with_options",
+]
 
 import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 import typer
 
+from tmifpe.cli.command import OUTPUT, TRUST, WHAT, WITH
 from tmifpe.core.errors import InputError, MisfitError
+
+_OWN = {
+    WHAT: "data weights mean std limit device rows weights_dir data_dir",
+    WITH: "attack loss losses seeds steps precision precisions batch_size with_autoattack",
+    TRUST: "run",
+}
+_TITLES = {name: title for title, names in _OWN.items() for name in names.split()}
+"""Where --help shows the options that a verb has for itself; any other says what to print or write."""
 
 DIGITS = "digits"
 """The data if --data names none: what the bundled models were made for."""
@@ -26,40 +46,56 @@ DIGITS = "digits"
 class SourceOptions:
     """Which model on which data, and where it runs."""
 
+    title: ClassVar[str] = WHAT
+
     model: Annotated[
         str, typer.Argument(help="A bundled name, file.py:factory, module:factory, x.onnx, timm:NAME, ...")
     ]
     data: Annotated[
         str | None, typer.Option(help="A data source, e.g. npz:FILE, mnist:DIR, cifar10:DIR.  [default: digits]")
     ] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N examples.")] = None
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Only N examples, drawn at random, always the same, from all classes.")
+    ] = None
     weights: Annotated[str | None, typer.Option(help="Weights for the architecture: safetensors or a state dict.")] = (
         None
     )
     mean: Annotated[str | None, typer.Option(help="Normalisation the model expects, e.g. 0.49,0.48,0.45.")] = None
     std: Annotated[str | None, typer.Option(help="Standard deviations that go with --mean.")] = None
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N examples.")] = None
     indices: Annotated[str | None, typer.Option(help="A file of example indices to evaluate.")] = None
-    sample: Annotated[
-        int | None, typer.Option(min=1, help="Only N examples, drawn at random, always the same, from all classes.")
-    ] = None
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
 
 
 @dataclass(frozen=True)
-class AttackOptions:
-    """What the attacker may do, and how it goes about it."""
+class ModelOptions(SourceOptions):
+    """The same for a verb whose argument is something else: the model is an option."""
+
+    model: Annotated[
+        str, typer.Option("--model", help="A bundled name, file.py:factory, module:factory, x.onnx, timm:NAME, ...")
+    ]
+
+
+@dataclass(frozen=True)
+class ThreatOptions:
+    """What the attacker may do."""
+
+    title: ClassVar[str] = WITH
 
     norm: Annotated[str, typer.Option(help="linf (or inf), l2 (or 2), l1 (or 1).")] = "linf"
     eps: Annotated[str, typer.Option(help="The radius of the ball, e.g. 0.3 or 8/255.")] = "8/255"
-    steps: Annotated[int, typer.Option(min=1, help="Gradient steps per restart.")] = 100
-    restarts: Annotated[int, typer.Option(min=1, help="Random starts per example.")] = 1
-    schedule: Annotated[str, typer.Option(help="Step sizes of PGD on a loss: cosine, linear, constant or drops.")] = (
-        "cosine"
-    )
-    momentum: Annotated[
-        float,
-        typer.Option(help="Momentum of PGD on a loss, 0 for none. Other attacks take theirs in parentheses."),
-    ] = 0.75
+
+
+@dataclass(frozen=True)
+class AttackOptions(ThreatOptions):
+    """And how it goes about it. None: what `paper` or the attack itself has."""
+
+    steps: Annotated[int | None, typer.Option(min=1, help="Gradient steps per restart.  [default: 100]")] = None
+    restarts: Annotated[int | None, typer.Option(min=1, help="Random starts per example.  [default: 1]")] = None
+    schedule: Annotated[
+        str | None, typer.Option(help="Step sizes: cosine, linear, constant or drops.  [default: cosine]")
+    ] = None
+    momentum: Annotated[float | None, typer.Option(help="Momentum of the steps, 0 for none.  [default: 0.75]")] = None
     targets: Annotated[
         str | None, typer.Option(help="Targeted: second, least-likely, random, a class, or a file of classes.")
     ] = None
@@ -79,6 +115,8 @@ class AttackOptions:
 @dataclass(frozen=True)
 class TrustOptions:
     """What is done around the attack so that its number can be trusted."""
+
+    title: ClassVar[str] = TRUST
 
     checks: Annotated[
         bool, typer.Option(help="Look for reasons to doubt the number, on at most 64 examples; see docs/flags.md.")
@@ -107,6 +145,8 @@ STORE = "tmifpe-runs"
 class StoreOptions:
     """Where results are kept, so that the same request resumes or returns them."""
 
+    title: ClassVar[str] = OUTPUT
+
     store: Annotated[str, typer.Option(envvar="TMIFPE_STORE", help="The folder of the run store.")] = STORE
     no_store: Annotated[bool, typer.Option("--no-store", help="Keep nothing on disk.")] = False
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat the run even if the store has it.")] = False
@@ -124,7 +164,7 @@ def with_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     for name, parameter in inspect.signature(verb).parameters.items():
         kind = hints[name]
         if not dataclasses.is_dataclass(kind):
-            plain.append(parameter.replace(annotation=kind))
+            plain.append(parameter.replace(annotation=_titled(kind, _TITLES.get(name, OUTPUT))))
             continue
         of_field = get_type_hints(kind, include_extras=True)
         groups[name] = (kind, [field.name for field in dataclasses.fields(kind)])  # pyright: ignore[reportArgumentType]
@@ -132,7 +172,10 @@ def with_options(verb: Callable[..., Any]) -> Callable[..., Any]:
             default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
             plain.append(
                 inspect.Parameter(
-                    field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=of_field[field.name]
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=default,
+                    annotation=_titled(of_field[field.name], getattr(kind, "title", OUTPUT)),
                 )
             )
 
@@ -153,3 +196,11 @@ def with_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     called.__signature__ = inspect.Signature(keyword)  # pyright: ignore[reportAttributeAccessIssue]
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword}
     return called
+
+
+def _titled(annotation: Any, title: str) -> Any:
+    """The annotation of an option that --help shows under `title`."""
+    for info in getattr(annotation, "__metadata__", ()):
+        if isinstance(info, typer.models.OptionInfo):
+            info.rich_help_panel = title
+    return annotation

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 __all__ = [
-    "attack_from",
+    "batch_size_from",
     "check_output",
     "checks_from",
     "folder_from",
     "load_sources",
-    "refuse_ignored_options",
     "request_from",
     "seeds_from",
     "threat_from",
@@ -19,12 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tmifpe.cli.console import prints_on_stderr
-from tmifpe.cli.options import DIGITS, AttackOptions, SourceOptions, TrustOptions
+from tmifpe.cli.options import DIGITS, AttackOptions, SourceOptions, ThreatOptions, TrustOptions
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import parse_whole, read_number
 
 if TYPE_CHECKING:
-    from tmifpe.attacks import PGD
     from tmifpe.core.types import Classifier, Data, Threat
 
 
@@ -48,44 +46,13 @@ def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
     return classifier, data, str(device)
 
 
-def threat_from(options: AttackOptions) -> Threat:
+def threat_from(options: ThreatOptions) -> Threat:
     from tmifpe.core.types import Threat
     from tmifpe.norms import get_norm
 
     threat = Threat(options.norm, options.eps)  # pyright: ignore[reportArgumentType]
     get_norm(threat.norm)
     return threat
-
-
-def refuse_ignored_options(options: AttackOptions, text: str) -> None:
-    """`InputError` for options of the ascent on a loss, where `text` names an attack that has its own."""
-    import inspect
-
-    from tmifpe.attacks import ATTACKS
-    from tmifpe.core.options import parse
-
-    name, _ = parse(text)
-    if name not in ATTACKS:  # a loss, or nothing that is known
-        return
-    own = inspect.signature(ATTACKS.get(name)).parameters
-    accepted = {option for option in ("steps", "restarts") if option in own}
-    plain = AttackOptions()
-    wanted = [o for o in ("steps", "restarts", "schedule", "momentum") if getattr(options, o) != getattr(plain, o)]
-    if ignored := [f"--{option}" for option in wanted if option not in accepted]:
-        example = f", as in --loss '{name}(momentum=0.5)'" if "momentum" in own else ""
-        raise InputError(f"{name} is an attack and takes no {', '.join(ignored)}; give it its own options{example}")
-
-
-def attack_from(options: AttackOptions, loss: str) -> PGD:
-    from tmifpe.attacks import PGD
-
-    return PGD(
-        loss=loss,
-        steps=options.steps,
-        restarts=options.restarts,
-        schedule=options.schedule,
-        momentum=options.momentum,
-    )
 
 
 def request_from(options: AttackOptions, data: Data) -> dict[str, Any]:
@@ -96,7 +63,7 @@ def request_from(options: AttackOptions, data: Data) -> dict[str, Any]:
         "seed": options.seed,
         "precision": options.precision,
         "eot": options.eot,
-        "batch_size": _batch_size(options.batch_size),
+        "batch_size": batch_size_from(options.batch_size),
         "shard_size": options.shard_size,
     }
 
@@ -135,7 +102,7 @@ def _numbers(name: str, text: str | None) -> tuple[float, ...] | None:
         ) from None
 
 
-def _batch_size(text: str) -> int | None:
+def batch_size_from(text: str) -> int | None:
     if text == "auto":
         return None
     number = parse_whole(text)

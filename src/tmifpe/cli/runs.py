@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tmifpe.cli.command import Command
+from tmifpe.cli.command import Command, Verbs
 from tmifpe.cli.options import STORE
 from tmifpe.core.errors import InputError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tmifpe.store import Store, StoredRun
 
 runs = typer.Typer(
+    cls=Verbs,
     name="runs",
     help="List, show, compare, remove and export stored runs.",
     no_args_is_help=True,

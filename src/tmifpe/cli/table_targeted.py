@@ -36,6 +36,7 @@ def table_targeted(
     from rich.console import Console
 
     from tmifpe.cli import console, parse
+    from tmifpe.cli.attack import paper_from
     from tmifpe.cli.interrupt import interruptible
     from tmifpe.cli.provenance import provenance
     from tmifpe.core.options import split_list
@@ -45,12 +46,12 @@ def table_targeted(
     if weights and len(weights) != len(models):
         raise InputError(f"{len(models)} models need as many --weights, in their order, got {len(weights)}")
     rules = _rules(attack.targets)
-    threat, base = parse.threat_from(attack), parse.attack_from(attack, "tmifpe")
+    threat, base = parse.threat_from(attack), paper_from(attack)
     rows: list[dict[str, Any]] = []
     place = device
     with interruptible(keep.folder) as check, console.progress_on_stderr("targeted") as told:
         for model, file in zip(models, weights or [None] * len(models), strict=True):
-            asked = SourceOptions(model, data, file or None, mean, std, limit, device=device)
+            asked = SourceOptions(model, data, limit, weights=file or None, mean=mean, std=std, device=device)
             classifier, images, place = parse.load_sources(asked)
             options = parse.request_from(replace(attack, targets=None), images)
             options |= {"device": place, "store": keep.folder, "fresh": keep.fresh}

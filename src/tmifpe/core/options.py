@@ -45,7 +45,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def split_list(text: str, by: str = ",") -> list[str]:
-    """Split a comma-separated list, leaving commas inside parentheses alone; or at another character than a comma.
+    """Split a comma-separated list, leaving commas inside parentheses alone; or at any character of `by`.
 
     >>> split_list("ce, tmifpe(t_rule=1.5,lam=87), cw")
     ['ce', 'tmifpe(t_rule=1.5,lam=87)', 'cw']
@@ -53,7 +53,7 @@ def split_list(text: str, by: str = ",") -> list[str]:
     parts, depth = [""], 0
     for piece in re.split(rf"([(){re.escape(by)}])", text):
         depth = max(0, depth + (piece == "(") - (piece == ")"))
-        if piece == by and not depth:
+        if piece and piece in by and not depth:
             parts.append("")
         else:
             parts[-1] += piece

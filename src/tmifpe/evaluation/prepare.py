@@ -194,7 +194,7 @@ class Prepared:
     def _identified(self, spec: RunSpec, plan: Plan, recorder: Recorder) -> RunSpec:
         """With what tells this run apart from others: needed only to store, and costs a pass over model and data."""
         require_identified(*spec.attacks, spec.threat.norm)
-        spec = replace(spec, model_identity=self._model_identity, data_identity=self.data.identity)
+        spec = replace(spec, model_identity=self.model_identity, data_identity=self.data.identity)
         return recorder.settled(spec, plan) or replace(spec, cut=plan.cut if self.randomised else "")
 
     @cached_property
@@ -202,7 +202,7 @@ class Prepared:
         return _digest(torch.as_tensor(list(self.data.indices)))
 
     @cached_property
-    def _model_identity(self) -> str:
+    def model_identity(self) -> str:
         # What a source said of its file, and the tensors as they are now: they may have been changed since.
         said = self.classifier.identity if self.classifier else self.request.name
         parts = [said] if said else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["check_torch", "check_weights_only", "load_weights", "read_weights"]
+__all__ = ["check_torch", "check_weights_only", "load_weights", "read_tensors", "read_weights"]
 
 import pickle
 from collections.abc import Mapping
@@ -61,6 +61,16 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         if all(key.startswith(prefix) for key in state):
             state = {key.removeprefix(prefix): value for key, value in state.items()}
     return state
+
+
+def read_tensors(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a file by name; a file of one bare tensor, such as RobustBench asks for, gives it the name ""."""
+    file = existing(str(path), "tensors")
+    content = _read_safetensors(file) if _is_safetensors(file) else _read_torch(file)
+    content = {"": content} if isinstance(content, Tensor) else content
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise InputError(f"{path} holds no tensors by name but {_kind(content)}")
+    return {str(name): value for name, value in content.items()}
 
 
 def check_torch(file: str) -> None:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 __all__ = ["AnyColumn", "column_name", "resolve_attack"]
 
-import inspect
 from dataclasses import replace
 from typing import TypeAlias, cast
 
-from tmifpe.attacks import ATTACKS, PGD, Attack, as_attack, attack_spelling, get_attack
+from tmifpe.attacks import (
+    ATTACKS,
+    PGD,
+    Attack,
+    as_attack,
+    attack_spelling,
+    get_attack,
+    options_of,
+    split_sequence,
+)
 from tmifpe.core.errors import InputError, did_you_mean
 from tmifpe.core.extensions import is_external
-from tmifpe.core.options import parse, spell, split_list
+from tmifpe.core.options import parse, spell
 from tmifpe.losses import LOSSES, AnyLoss, get_loss, spelling
 
 AnyColumn: TypeAlias = AnyLoss | Attack | type[Attack]
@@ -30,7 +38,7 @@ def column_name(column: AnyColumn) -> str:
 
 
 def resolve_attack(text: str, base: PGD | None = None) -> Attack:
-    """What `text` names: `tmifpe`, `mifpe(T=10)`, `gama(momentum=0.75)`, `fgsm`, `autoattack`, `ce+gama`.
+    """What `text` names: `paper`, `tmifpe`, `mifpe(T=10)`, `gama(momentum=0.75)`, `autoattack`; `ce+gama` or `ce,gama`.
 
     A loss is climbed by `base`. An attack takes the steps and restarts of `base`, where one is given, it counts
     them and its own text does not, so that columns of one table had the same number of looks.
@@ -40,7 +48,7 @@ def resolve_attack(text: str, base: PGD | None = None) -> Attack:
     >>> resolve_attack("fgsm", PGD(steps=20)).budget
     Budget(forwards=2, backwards=1)
     """
-    parts = split_list(text, by="+") if isinstance(text, str) else []
+    parts = split_sequence(text)
     if len(parts) > 1:
         return as_attack(resolve_attack(part, base) for part in parts)
     name, options = parse(text)
@@ -54,6 +62,6 @@ def resolve_attack(text: str, base: PGD | None = None) -> Attack:
             )
         raise did_you_mean("loss or attack", name, [*LOSSES, *ATTACKS])
     if base is not None:
-        counted = [o for o in ("steps", "restarts") if o in inspect.signature(ATTACKS.get(name)).parameters]
+        counted = [option for option in ("steps", "restarts") if option in options_of(name)]
         options = {option: getattr(base, option) for option in counted} | options
     return get_attack(spell(name, options))

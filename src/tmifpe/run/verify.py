@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["disagree", "inside", "verify"]
+__all__ = ["disagree", "in_ball", "in_box", "inside", "verify"]
 
 import torch
 from torch import Tensor
@@ -41,9 +41,17 @@ def disagree(adv: Tensor, problem: Problem, queries: Queries, batch_size: int, f
 
 def inside(adv: Tensor, problem: Problem) -> Tensor:
     """Whether each point is in its ball and the box, up to the rounding of its own dtype."""
-    norm, threat, wide = problem.norm, problem.threat, numerics.wide_dtype(adv.device)
+    return in_box(adv, problem) & in_ball(adv, problem)
+
+
+def in_ball(adv: Tensor, problem: Problem) -> Tensor:
+    """Whether each point is within eps of its image, up to the rounding of its own dtype."""
+    norm, wide = problem.norm, numerics.wide_dtype(adv.device)
     size = norm.size(adv.to(wide) - problem.x.to(wide))
-    slack = norm.size(numerics.rounding_of(adv, threat)).to(wide)
+    slack = norm.size(numerics.rounding_of(adv, problem.threat)).to(wide)
+    return size <= problem.eps.to(wide) + slack
+
+
+def in_box(adv: Tensor, problem: Problem) -> Tensor:
     flat = adv.flatten(1)
-    boxed = (flat >= threat.low).all(dim=1) & (flat <= threat.high).all(dim=1)
-    return boxed & (size <= problem.eps.to(wide) + slack)
+    return (flat >= problem.threat.low).all(dim=1) & (flat <= problem.threat.high).all(dim=1)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tmifpe.core.errors import InputError, shown
 from tmifpe.data.npz import read_arrays
-from tmifpe.models import read_weights
+from tmifpe.models import read_tensors
 from tmifpe.run.result import Result
 
 
@@ -48,18 +48,24 @@ def check_ending(path: str) -> str:
 
 
 def read_adv(path: str) -> dict[str, Tensor]:
-    """The tensors of such a file: `adv` and, where it has them, `indices`. Nothing in the file is run."""
+    """The adversarial examples of a file as `adv`, and where it has them `indices` and `labels`. Nothing in it is run.
+
+    Read are the files that `adv_file` writes, those of AutoAttack (`adv_complete`), a bare tensor as RobustBench asks
+    for it, and any other file of one tensor of images.
+    """
     try:
         if Path(path).suffix.lower() == ".npz":
-            arrays = read_arrays(Path(path), ("adv",), ("indices",))
+            arrays = read_arrays(Path(path), (), (*_NAMES, "indices", "labels"))
             tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
         else:
-            tensors = read_weights(path)  # safetensors and torch's own, told apart by their content
+            tensors = read_tensors(path)  # safetensors and torch's own, told apart by their content
     except InputError as error:
         raise InputError(f"cannot read adversarial examples from {path}: {error}") from error
-    if "adv" not in tensors:
-        raise InputError(f"{path} holds no tensor 'adv'; give a file that --save-adv wrote")
-    return tensors
+    images = [name for name in _NAMES if name in tensors] or [name for name in tensors if tensors[name].dim() > 1]
+    if not images or (images[0] not in _NAMES and len(images) > 1):
+        raise InputError(f"{path} holds no tensor 'adv'; give a file that --save-adv wrote, or one of a single tensor")
+    beside = {name: tensors[name].flatten() for name in ("indices", "labels") if name in tensors}
+    return {"adv": tensors[images[0]], **beside}
 
 
 def _npz(tensors: dict[str, Tensor], about: dict[str, str]) -> bytes:
@@ -78,6 +84,7 @@ def _pt(tensors: dict[str, Tensor], about: dict[str, str]) -> bytes:  # noqa: AR
     return buffer.getvalue()
 
 
+_NAMES = ("adv", "adv_complete", "x_adv", "advs", "images")
 _WRITERS: dict[str, Callable[[dict[str, Tensor], dict[str, str]], bytes]] = {
     ".safetensors": save,
     ".npz": _npz,

@@ -1,0 +1,142 @@
+"""`tmifpe verify`: adversarial examples of others, counted only where they are allowed and work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+import tmifpe
+from tmifpe.cli import app
+
+THREAT = tmifpe.Threat("linf", 0.25)
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMIFPE_STORE", str(tmp_path / "store"))
+
+
+def brightness() -> nn.Module:
+    """Class 1 where the one pixel is above one half: what breaks it can be read off."""
+    model = nn.Linear(1, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.0], [2.0]]))
+        model.bias.copy_(torch.tensor([1.0, 0.0]))
+    return nn.Sequential(nn.Flatten(), model)
+
+
+X = torch.tensor([0.25, 0.375, 0.75, 1.0, 0.0, 0.75]).reshape(-1, 1, 1, 1)
+Y = torch.tensor([0, 0, 1, 1, 0, 0])  # the last one is misclassified to begin with
+#                     broken  stays  broken, outside  outside the box  NaN     was wrong
+ADV = torch.tensor([0.5625, 0.25, 0.375, 1.125, float("nan"), 0.625]).reshape(-1, 1, 1, 1)
+
+
+def test_every_point_is_judged_by_ball_box_and_answer() -> None:
+    adv = ADV.clone()
+    adv[0] = 0.5 + 2**-10  # 0.2509 away: outside
+    found = tmifpe.verify(brightness(), (X, Y), THREAT, adv)
+    assert found.in_ball.tolist() == [False, True, False, True, False, True]
+    assert found.in_box.tolist() == [True, True, True, False, False, True]
+    assert not found.broken.any()
+    wider = tmifpe.verify(brightness(), (X, Y), tmifpe.Threat("linf", 0.3125), ADV)
+    assert wider.broken.tolist() == [True, False, False, False, False, False]
+    assert wider.fools.tolist() == [True, False, True, False, False, False]
+    assert (wider.clean_accuracy, wider.robust_accuracy) == (5 / 6, 4 / 6)
+    told = wider.to_json()
+    assert (told["inside"], told["outside_ball"], told["outside_box"]) == (3, 2, 2)
+    assert (told["indices_broken"], told["indices_fooled_outside"]) == ([0], [2])
+
+
+def test_the_rounding_of_eps_is_no_offence() -> None:
+    x = torch.full((1, 1, 1, 1), 0.3)
+    found = tmifpe.verify(brightness(), (x, torch.tensor([0])), tmifpe.Threat("linf", 0.1), x + torch.tensor(0.1))
+    assert found.inside.all()
+
+
+def test_examples_are_matched_by_index_or_by_the_full_set() -> None:
+    threat = tmifpe.Threat("linf", 0.3125)
+    by_index = {"adv": ADV[[2, 0]], "indices": torch.tensor([2, 0])}
+    found = tmifpe.verify(brightness(), (X, Y), threat, by_index)
+    assert (found.index.tolist(), found.broken.tolist()) == ([0, 2], [True, False])
+    whole = tmifpe.verify(brightness(), (X, Y), threat, ADV, indices=[2, 0])
+    assert (whole.index.tolist(), whole.broken.tolist()) == ([2, 0], [False, True])
+    with pytest.raises(tmifpe.InputError, match="2 adversarial examples for 6 images"):
+        tmifpe.verify(brightness(), (X, Y), threat, ADV[:2])
+    with pytest.raises(tmifpe.InputError, match="none of these"):
+        tmifpe.verify(brightness(), (X, Y), threat, by_index, indices=[1, 3])
+    with pytest.raises(tmifpe.InputError, match="other data"):
+        tmifpe.verify(brightness(), (X, Y), threat, by_index | {"labels": torch.tensor([0, 0])})
+    with pytest.raises(tmifpe.InputError, match=r"shape \(n, 1, 1, 1\)"):
+        tmifpe.verify(brightness(), (X, Y), threat, ADV[:, 0])
+
+
+def written(folder: Path, adv: Tensor, indices: Tensor) -> dict[str, Path]:
+    """The same examples in every form in which people hand them over."""
+    files = {name: folder / name for name in ("a.safetensors", "a.npz", "a.pt", "bare.pt", "autoattack.pt", "one.npz")}
+    save_file({"adv": adv, "indices": indices}, files["a.safetensors"])
+    np.savez(files["a.npz"], adv=adv.numpy(), indices=indices.numpy())
+    torch.save({"adv": adv, "indices": indices}, files["a.pt"])
+    torch.save(adv, files["bare.pt"])
+    torch.save({"adv_complete": adv}, files["autoattack.pt"])
+    np.savez(files["one.npz"], x_adv=adv.numpy())
+    return files
+
+
+def call(*words: str, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == code, (result.output, result.stderr, result.exception)
+    return result
+
+
+def test_files_of_every_kind_united_with_a_stored_run(tmp_path: Path) -> None:
+    model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=40)
+    x, y = data.fetch(range(40))
+    threat = tmifpe.Threat("linf", 0.15)
+    adv = tmifpe.PGD(steps=20)(model, x, y, threat, seed=1)
+    words = ["--data", "digits", "--limit", "40", "--eps", "0.15"]
+    weak = json.loads(call("evaluate", "digits-robust", *words, "--attack", "fgsm", "--no-checks", "--json").stdout)
+    here = ["--model", "digits-robust", *words, "--run", weak["key"], "--json"]
+    found = [
+        json.loads(call("verify", str(file), *here).stdout)
+        for file in written(tmp_path, adv, torch.arange(40)).values()
+    ]
+    for told in found:
+        assert told["indices_broken"] == found[0]["indices_broken"]
+        assert told["inside"] == 40
+        alone = set(told["indices_broken"])
+        assert len(alone) == told["broken"] > 0
+        assert alone == set(torch.nonzero(right & wrong)[:, 0].tolist())
+        assert told["robust_accuracy"] == pytest.approx(told["clean_accuracy"] - len(alone) / 40)
+        assert set(told["indices_only_these"]) <= alone
+        assert told["united_accuracy"] == pytest.approx(weak["robust_accuracy"] - len(told["indices_only_these"]) / 40)
+        assert len(told["indices_only_these"]) > 0
+    table = " ".join(call("verify", str(tmp_path / "bare.pt"), *here[:-1]).stdout.split())
+    assert f"{100 * found[0]['united_accuracy']:.2f} %" in table
+    assert ", ".join(map(str, found[0]["indices_only_these"][:3])) in table
+    for option, value, wanted in (("--eps", "0.2", "at linf 0.15"), ("--limit", "39", "other examples")):
+        other = list(here)
+        other[other.index(option) + 1] = value
+        assert wanted in call("verify", str(tmp_path / "a.pt"), *other, code=2).stderr
+    another = [word.replace("digits-robust", "digits-distilled") for word in here]
+    assert "another model" in call("verify", str(tmp_path / "a.pt"), *another, code=2).stderr
+
+
+def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
+    import pickle
+
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (open, (str(tmp_path / "ran"), "w"))
+
+    (tmp_path / "adv.pt").write_bytes(pickle.dumps(Evil()))
+    told = call("verify", str(tmp_path / "adv.pt"), "--model", "digits-robust", code=2)
+    assert "cannot read adversarial examples" in told.stderr
+    assert not (tmp_path / "ran").exists()
