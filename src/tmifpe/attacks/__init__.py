@@ -11,7 +11,7 @@ from tmifpe.attacks.catalogue import (
 )
 from tmifpe.attacks.gama import GAMA
 from tmifpe.attacks.loop import Loop, Verdicts
-from tmifpe.attacks.named import paper
+from tmifpe.attacks.named import full, paper, quick
 from tmifpe.attacks.pgd import PGD, bim, fgsm, mim
 from tmifpe.attacks.queries import Evaluated, Queries, Tally
 from tmifpe.attacks.rows import Problem
@@ -36,10 +36,12 @@ __all__ = [
     "attack_spelling",
     "bim",
     "fgsm",
+    "full",
     "get_attack",
     "mim",
     "options_of",
     "paper",
+    "quick",
     "register_attack",
     "split_sequence",
 ]

@@ -63,6 +63,11 @@ class Attack(ABC):
         return None
 
     @property
+    def title(self) -> str:
+        """What to call it in a sentence."""
+        return self.name
+
+    @property
     def stages(self) -> tuple[Attack, ...]:
         """The attacks that it runs in turn; itself, unless it is a sequence."""
         return (self,)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-__all__ = ["ATTACKS", "attack_spelling", "get_attack", "options_of", "register_attack", "split_sequence"]
+__all__ = [
+    "ATTACKS",
+    "NAMED",
+    "attack_spelling",
+    "attack_title",
+    "get_attack",
+    "options_of",
+    "register_attack",
+    "split_sequence",
+    "stage_title",
+]
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from tmifpe.attacks.attack import Attack
@@ -37,6 +47,10 @@ def _fits(thing: Any) -> bool:
 
 
 ATTACKS: Registry[Callable[..., Attack]] = Registry("attack", "attacks", _admit, _fits)
+ATTACKS.add(
+    "full", "tmifpe.attacks.named:full", "the default: smooth pgd, nearest targets, more starts near the boundary"
+)
+ATTACKS.add("quick", "tmifpe.attacks.named:quick", "a first impression: 20 smooth steps")
 ATTACKS.add("paper", "tmifpe.attacks.named:paper", "the paper's protocol: pgd on tmifpe, 100 steps, one restart")
 ATTACKS.add("pgd", "tmifpe.attacks.pgd:PGD", "projected gradient ascent on a loss, e.g. pgd(loss=cw,steps=50)")
 ATTACKS.add("fgsm", "tmifpe.attacks.pgd:fgsm", "one step of size eps (Goodfellow et al. 2015)")
@@ -64,6 +78,8 @@ ATTACKS.add(
 )
 ATTACKS.add("near", "tmifpe.attacks.near:Near", "another attack, on rows that have come near the boundary")
 register_attack = ATTACKS.register
+NAMED = ("full", "quick")
+"""Attacks that tables call by a name of their own."""
 
 
 def get_attack(text: str) -> Attack:
@@ -121,3 +137,27 @@ def attack_spelling(attack: Attack) -> str:
     if name != attack.name:
         check_spelled(attack, text, get_attack)
     return text
+
+
+def attack_title(spellings: Sequence[str]) -> str:
+    """A short name for the stages of a run: `full` or `quick` if they are that, else their text.
+
+    >>> attack_title([attack_spelling(stage) for stage in get_attack("full").stages])
+    'full'
+    >>> attack_title(["fgsm", "gama"])
+    'fgsm; gama'
+    """
+    for name in NAMED:
+        if [attack_spelling(stage) for stage in get_attack(name).stages] == list(spellings):
+            return name
+    return "; ".join(spellings)
+
+
+def stage_title(spelling: str) -> str:
+    """What to call one stage in a table: its name, or that of the attack that `near` runs.
+
+    >>> stage_title("near(attack=pgd(steps=20),share=0.1)")
+    'pgd'
+    """
+    name, options = parse(spelling)
+    return stage_title(options["attack"]) if isinstance(options.get("attack"), str) else name

@@ -360,6 +360,8 @@ def run_loop(attack: Steps, problem: Problem, queries: Queries, loop: Loop) -> V
     if attack.reads_clean and problem.clean is None:
         clean = torch.cat([queries.logits(part) for part in problem.x.split(loop.batch_size)])
         problem = replace(problem, clean=clean)
+    # The loop moves all that a row has, so what earlier stages found stays behind.
+    problem = replace(problem, reached=None, spread=None, best=None)
     return _Run(attack, problem, queries, loop).go()
 
 

@@ -5,9 +5,12 @@ A name is read as what its function makes: results, stores and keys only ever se
 
 from __future__ import annotations
 
-__all__ = ["paper"]
+__all__ = ["full", "paper", "quick"]
 
+from tmifpe.attacks.multi_targeted import MultiTargeted
+from tmifpe.attacks.near import Near
 from tmifpe.attacks.pgd import PGD
+from tmifpe.attacks.sequence import Sequence
 from tmifpe.losses import AnyLoss
 
 
@@ -33,4 +36,38 @@ def paper(
         momentum_on="iterate",
         random_start=True,
         smooth=0.0,
+    )
+
+
+SMOOTH = 3.0
+"""The smoothing of `full` and `quick`, shared by the rectifiers of a network: one value for three layers and for
+seventeen (docs/strength.md)."""
+
+
+def quick() -> PGD:
+    """A first impression: 20 smooth steps.
+
+    >>> quick().budget
+    Budget(forwards=21, backwards=20)
+    """
+    return PGD(steps=20, smooth=SMOOTH)
+
+
+def full() -> Sequence:
+    """At or below AutoAttack for a twentieth of its cost, by measurement (docs/strength.md).
+
+    First 100 smooth steps on every example. Then, on survivors that came within reach: a few steps towards the two
+    classes that are nearest by the model's slope; and on those that came near, more starts. Every threshold is a
+    share of the example's own clean margin.
+
+    >>> [stage.name for stage in full().stages]
+    ['pgd', 'near', 'near', 'near']
+    """
+    return Sequence(
+        (
+            PGD(smooth=SMOOTH),
+            Near(MultiTargeted(smooth=SMOOTH, steps=20, targets=2, candidates=5), share=0.55),
+            Near(PGD(smooth=SMOOTH, step_size=0.5), share=0.1, go_on=True),
+            Near(PGD(smooth=SMOOTH, restarts=3), share=0.05),
+        )
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Near"]
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -28,6 +28,10 @@ class Near(Attack):
     network, all 41 that Square broke were among the 97 with the best margins. The decision is the row's own, so that
     batch, shard and order do not matter. Without a stage before it, all rows are attacked.
 
+    `spread`: only rows that are at most that many times as far from the boundary as the last stage differed from the
+    ones before. Where every start ends in the same place, more starts are wasted, however near that place is.
+    `go_on` starts at the best point so far instead of where the attack would start.
+
     >>> from tmifpe.attacks import PGD
     >>> Near("pgd(steps=10)", share=0.2).budget
     Budget(forwards=11, backwards=10)
@@ -35,6 +39,8 @@ class Near(Attack):
 
     attack: str | Attack = "pgd"  # kept as its canonical text
     share: float = 0.25
+    spread: float | None = None
+    go_on: bool = False
 
     name: ClassVar[str] = "near"
 
@@ -46,6 +52,10 @@ class Near(Attack):
             raise InputError(f"near takes one attack, got {shown(self.attack)}; spell one near(...) for each stage")
         object.__setattr__(self, "attack", attack_spelling(inner))
         object.__setattr__(self, "share", real_number("share", self.share, above=0))
+        if self.spread is not None:
+            object.__setattr__(self, "spread", real_number("spread", self.spread, above=0))
+        if not isinstance(self.go_on, bool):
+            raise InputError(f"go_on must be true or false, got {shown(self.go_on)}")
 
     @property
     def inner(self) -> Attack:
@@ -53,6 +63,10 @@ class Near(Attack):
         from tmifpe.attacks.catalogue import get_attack
 
         return get_attack(self.attack) if isinstance(self.attack, str) else self.attack
+
+    @property
+    def title(self) -> str:
+        return self.inner.title
 
     @property
     def needs_gradient(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -79,11 +93,15 @@ class Near(Attack):
         if not bool(near.any()):
             return verdicts
         rows = near.nonzero()[:, 0]
-        verdicts.put(rows, self.inner.run(problem.take(rows), queries, loop))
+        start = problem.best if self.go_on else problem.start
+        verdicts.put(rows, self.inner.run(replace(problem, start=start).take(rows), queries, loop))
         return verdicts
 
     def _near(self, problem: Problem) -> Tensor:
         if problem.reached is None or problem.clean is None:
             return torch.ones_like(problem.labels, dtype=torch.bool)
         clean = numerics.margin(problem.clean.to(problem.reached.dtype), problem.labels, problem.targets)
-        return problem.reached >= self.share * clean  # both are negative
+        near = problem.reached >= self.share * clean  # both are negative
+        if self.spread is None or problem.spread is None:
+            return near
+        return near & (problem.reached >= -self.spread * problem.spread.to(problem.reached))

@@ -57,7 +57,8 @@ class Problem(Rows):
 
     `threat` says the norm and the box; its eps is only the default of `eps` (n,), which decides. `clean` are the
     logits at x, where known; `start` the points to begin at, where the attack's own start is not wanted; `reached`
-    the best margins (n,) of the stages before, where there were any.
+    and `best` the margins and points of the stages before, where there were any, and `spread` by how much the last
+    stage that attacked a row came out differently.
     """
 
     x: Tensor
@@ -70,6 +71,8 @@ class Problem(Rows):
     clean: Tensor | None = None
     start: Tensor | None = None
     reached: Tensor | None = None
+    spread: Tensor | None = None
+    best: Tensor | None = None
     eps: Tensor = None  # pyright: ignore[reportAssignmentType] - set below where the caller has not
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Sequence", "as_attack"]
+__all__ = ["Sequence", "as_attack", "fitting"]
 
 import time
 from collections.abc import Iterable
@@ -67,6 +67,7 @@ class Sequence(Attack):
 
     def run(self, problem: Problem, queries: Queries, loop: Loop) -> Verdicts:
         total: Verdicts | None = None
+        spread = torch.full_like(problem.eps, torch.inf)
         rows = torch.arange(len(problem), device=problem.labels.device)
         for number, stage in enumerate(self.attacks):
             if not len(rows):
@@ -74,7 +75,7 @@ class Sequence(Attack):
             part = problem.take(rows)
             part.stage = problem.stage + number
             if total is not None:
-                part.reached = total.margin[rows]
+                part.reached, part.spread, part.best = total.margin[rows], spread[rows], total.best[rows]
             broken, last = len(problem) - len(rows), number == len(self.attacks) - 1
 
             def told(done: int, more: int, last: bool = last, broken: int = broken) -> None:
@@ -85,6 +86,8 @@ class Sequence(Attack):
             if total is None:
                 total = found
             else:
+                apart = (found.margin - total.margin[rows]).abs().to(spread)
+                spread[rows] = torch.where(found.margin > -torch.inf, apart, spread[rows])
                 total.put(rows, _joined(total.take(rows), found))
             rows = rows[~found.fooled]
         assert total is not None  # noqa: S101 - there is at least one stage, and a problem has rows
@@ -98,6 +101,22 @@ def as_attack(attacks: Iterable[Attack]) -> Attack:
         if not isinstance(attack, Attack):
             raise InputError(f"an attack must be a name or, say, PGD(steps=100), got {shown(attack)}")
     return several[0] if len(several) == 1 else Sequence(several)
+
+
+def fitting(attack: Attack, threat: Threat, *, targeted: bool, eot: int) -> tuple[Attack, tuple[str, ...]]:
+    """The attack without the stages that cannot do this, and a sentence on each; `InputError` if none can."""
+    able: list[Attack] = []
+    refused: list[tuple[Attack, InputError]] = []
+    for stage in attack.stages:
+        try:
+            stage.check(threat, targeted=targeted, eot=eot)
+            able.append(stage)
+        except InputError as error:
+            refused.append((stage, error))
+    if not able:
+        raise refused[0][1]
+    notes = tuple(f"stage {stage.title} was skipped: {error}" for stage, error in refused)
+    return (as_attack(able), notes) if refused else (attack, ())
 
 
 def _counted(stage: Attack, problem: Problem, queries: Queries, loop: Loop) -> Verdicts:

@@ -23,10 +23,15 @@ def paper_from(options: AttackOptions) -> PGD:
 
 
 def attack_from(options: AttackOptions, attack: str | None, loss: str | None) -> Attack:
-    """What --attack names, with the values of --loss, --steps, ... that it takes; without it `paper` with them."""
+    """What --attack names, with the values of --loss, --steps, ... that it takes; without it `paper` with them; `full`
+    if none of them is given."""
     if attack is not None:
         values = _given(options) | ({} if loss is None else {"loss": loss})
         return _with_values(attack, values)
+    if loss is None and not _given(options):
+        from tmifpe.attacks import full
+
+        return full()
     if loss is None:
         return paper_from(options)
     return _from_loss(options, loss)

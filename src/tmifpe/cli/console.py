@@ -102,6 +102,7 @@ def percent(value: float) -> str:
 
 
 def result_table(result: Result) -> Table:
+    from tmifpe.attacks.catalogue import attack_title, stage_title
     from tmifpe.core.stats import student
 
     spec = result.spec
@@ -117,7 +118,7 @@ def result_table(result: Result) -> Table:
         ("clean accuracy", f"{percent(result.clean_accuracy)} %"),
         ("examples", f"{result.n}, of which broken {result.broken}"),
         ("threat", plain(f"{spec.threat.norm}, eps {spec.threat.eps:.6g}")),
-        ("attack", plain("; ".join(spec.attacks).replace(",", ", "))),  # spaces, so that lines can break
+        ("attack", plain(attack_title(spec.attacks).replace(",", ", "))),  # spaces, so that lines can break
         ("precision, mode, seed", plain(f"{spec.precision}, {spec.mode}, {spec.seed}")),
         ("cost", f"{result.seconds:.1f} s, {result.tally.forwards} forwards, {result.tally.backwards} backwards"),
     ]
@@ -134,6 +135,10 @@ def result_table(result: Result) -> Table:
         rows.append(("from the store", f"{result.resumed} examples"))
     for name, text in rows:
         table.add_row(name, text)
+    for number, stage in enumerate(result.stages if len(spec.attacks) > 1 else (), 1):
+        name = stage_title(spec.attacks[number - 1])
+        cost = f"{stage.forwards} forwards, {stage.backwards} backwards"
+        table.add_row(f"stage {number}", plain(f"{name}: {stage.broken} of {stage.examples} broken; {cost}"))
     for note in result.notes:
         table.add_row("note", plain(note))
     for flag in result.flags:

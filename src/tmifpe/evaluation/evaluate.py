@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from tmifpe.attacks import PGD, Attack, as_attack
+from tmifpe.attacks import Attack, as_attack
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.evaluation.prepare import prepare
 from tmifpe.run.recorder import Recorder
@@ -26,7 +26,7 @@ def evaluate(
     model: Model | Classifier,
     data: Any,
     threat: Threat,
-    attack: Attack | str | Sequence[Attack | str] = PGD(),  # noqa: B008 - frozen
+    attack: Attack | str | Sequence[Attack | str] = "full",
     *,
     recorder: Recorder | None = None,
     **options: Unpack[EvaluateOptions],
@@ -35,8 +35,8 @@ def evaluate(
 
     model: an `nn.Module`, any callable to logits, or what `load_model` returns; given back as it came.
     data: (images, labels), a Dataset, a DataLoader, or what `load_data` returns; images in the threat's box.
-    attack: one attack, or several run in turn on what the ones before left standing; by name: an attack, a loss
-        for PGD to climb, or `autoattack`.
+    attack: one attack, or several run in turn on what the ones before left standing; by name: `full`, `quick`,
+        `paper` (the paper's PGD-100) or another attack; a loss for `paper` to climb.
     recorder: where results are kept; `store=` makes the usual one.
     options: targets, mode, seed, precision, eot, limit, sample, indices, batch_size, shard_size, device, name,
         keep_adv, checks, verify, repeats, transfer_adv, store, fresh, progress: see `EvaluateOptions`.

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tmifpe.attacks import Attack, attack_spelling
+from tmifpe.attacks.sequence import fitting
 from tmifpe.checks.checks import Checks
 from tmifpe.checks.model import ModelChecks
 from tmifpe.checks.sample import is_randomised
@@ -89,7 +90,7 @@ class Prepared:
         """One attack, with the seed and the progress of the request unless others are given."""
         request = self.request
         seed = request.seed if seed is None else seed
-        attack.check(self.threat, targeted=request.targets is not None, eot=request.eot)
+        attack, skipped = fitting(attack, self.threat, targeted=request.targets is not None, eot=request.eot)
         plan = make_plan(len(self.data), self.data.shape, attack, request.batch_size, request.shard_size)
         if recorder is None and request.store is not None:
             keeper = Store(request.store) if isinstance(request.store, str | Path) else request.store
@@ -109,7 +110,8 @@ class Prepared:
             second=self.second,
             clean=self.clean,
         )
-        return self._run(spec, job, plan, recorder or NoRecorder(), progress or request.progress)
+        found = self._run(spec, job, plan, recorder or NoRecorder(), progress or request.progress)
+        return replace(found, notes=(*skipped, *found.notes))
 
     @cached_property
     def randomised(self) -> bool:

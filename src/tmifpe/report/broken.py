@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["describe"]
 
+from tmifpe.attacks.catalogue import attack_title
 from tmifpe.run.result import Result
 
 SHOWN = 20
@@ -15,7 +16,7 @@ def describe(result: Result, at_least: float | None = None) -> str:
     broken = [f"{row.index} ({row.label} -> {row.adv_pred})" for row in rows if row.fooled]
     wrong = [f"{row.index} ({row.label} -> {row.clean_pred})" for row in rows if not row.correct]
     required = "" if at_least is None else f"; at least {at_least:.2%} is required"
-    threat = f"{spec.threat.norm} eps {spec.threat.eps:.6g}, {'; '.join(spec.attacks)}, seed {spec.seed}"
+    threat = f"{spec.threat.norm} eps {spec.threat.eps:.6g}, {attack_title(spec.attacks)}, seed {spec.seed}"
     lines = [
         f"robust accuracy {result.robust_accuracy:.2%} ({result.robust} of {result.n}){required}",
         f"clean accuracy {result.clean_accuracy:.2%}; {spec.model} on {spec.data}, {threat}",

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tmifpe.attacks.catalogue import attack_title
 from tmifpe.attacks.queries import StageCost, Tally
 from tmifpe.core.errors import shorten
 from tmifpe.core.options import parse
@@ -189,7 +190,7 @@ class Result:
 
     def __repr__(self) -> str:
         spec, names = self.spec, ", ".join(dict.fromkeys(flag.name for flag in self.flags))
-        what = f"{spec.model} on {spec.data}, {'; '.join(spec.attacks)}"
+        what = f"{spec.model} on {spec.data}, {attack_title(spec.attacks)}"
         return f"<Result {self}; {shorten(what, 200)}; {f'flags: {shorten(names, 100)}' if names else 'no flags'}>"
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ __all__ = ["assert_robust"]
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tmifpe.attacks import PGD, Attack
+from tmifpe.attacks import Attack
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.evaluation.evaluate import evaluate
@@ -24,7 +24,7 @@ def assert_robust(
     data: Any,
     threat: Threat,
     at_least: float = 0.4,
-    attack: Attack | str | Sequence[Attack | str] = PGD(),  # noqa: B008 - frozen
+    attack: Attack | str | Sequence[Attack | str] = "full",
     **options: Unpack[EvaluateOptions],
 ) -> Result:
     """Fail unless the robust accuracy (a fraction in [0, 1]) is `at_least` that; the message lists what was broken.

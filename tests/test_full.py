@@ -1,0 +1,192 @@
+"""`full` and its parts: stages that look at each row alone, and costs that add up."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+import tmifpe
+from tmifpe import PGD, Threat
+from tmifpe.attacks import Loop, Problem, Queries, Sequence, attack_spelling, full, get_attack, quick
+from tmifpe.attacks.near import Near
+from tmifpe.core.errors import InputError
+from tmifpe.core.types import Data
+from tmifpe.run.spec import RunSpec
+
+THREAT = Threat("linf", 0.15)
+
+
+class Counting(nn.Module):
+    """A linear model of two classes that counts the images it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 2, bias=False)
+        with torch.no_grad():
+            self.layer.weight[0], self.layer.weight[1] = 1.0, -1.0
+        self.seen = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += len(x)
+        return self.layer(x.flatten(1) - 0.5)
+
+
+def problem(distances: list[float], model: nn.Module, eps: float = 0.1) -> Problem:
+    """Rows of class 0 whose margin is -12 d at the image and -12 (d - eps) at the worst point of the ball."""
+    x = torch.full((len(distances), 6), 0.5) + torch.tensor(distances)[:, None]
+    labels = torch.zeros(len(x), dtype=torch.long)
+    with torch.no_grad():
+        clean = model(x)
+    return Problem(x, labels, None, torch.arange(len(x)), Threat("linf", eps), clean=clean)
+
+
+class TestNear:
+    @pytest.mark.numerical
+    def test_takes_the_rows_whose_margin_has_come_within_its_share(self):
+        model = Counting()
+        # The margins that remain are 0 (broken), 1/11, 1/3 and 3/4 of the clean ones.
+        given = problem([0.05, 0.11, 0.15, 0.4], model)
+        queries = Queries(model)
+        # A probe that cannot succeed, since it does not move: all it does is count.
+        probe = "pgd(steps=1,step_size=0.000001,random_start=false)"
+        for share, rows in ((0.05, 0), (0.2, 1), (0.5, 2), (1.0, 3)):
+            queries.stages.clear()
+            found = Sequence((PGD(steps=10), Near(probe, share=share))).run(given, queries, Loop())
+            assert found.fooled.tolist() == [True, False, False, False]
+            assert [stage.examples for stage in queries.stages] == [4, rows]
+            assert [stage.broken for stage in queries.stages] == [1, 0]
+
+    @pytest.mark.numerical
+    def test_what_it_leaves_out_keeps_the_margin_of_the_stage_before(self):
+        model = Counting()
+        given = problem([0.11, 0.4], model)
+        alone = PGD(steps=10).run(given, Queries(model), Loop())
+        both = Sequence((PGD(steps=10), Near("pgd(steps=1)", share=1e-9))).run(given, Queries(model), Loop())
+        assert torch.equal(both.margin, alone.margin)
+        assert torch.equal(both.best, alone.best)
+
+    def test_goes_on_from_the_best_point(self):
+        model = Counting()
+        given = problem([0.11, 0.11], model)
+        still = "pgd(steps=1,step_size=0.000001,random_start=false)"
+        for go_on, reached in ((True, True), (False, False)):
+            stages = Sequence((PGD(steps=10), Near(still, share=1.0, go_on=go_on)))
+            queries = Queries(model)
+            stages.run(given, queries, Loop())
+            # Alone, from where it starts: at the image the probe sees the clean margin.
+            part = dataclasses.replace(given, reached=torch.tensor([-0.1, -0.1]), best=given.x - 0.1)
+            seen = stages.stages[1].run(part, Queries(model), Loop())
+            assert bool((seen.margin > -0.5).all()) == reached
+
+    def test_without_a_stage_before_it_attacks_all(self):
+        model = Counting()
+        given = problem([0.05, 0.4], model)
+        assert Near("pgd(steps=10)", share=0.01).run(given, Queries(model), Loop()).fooled.tolist() == [True, False]
+
+    def test_is_spelled_like_any_other(self):
+        attack = Near(PGD(steps=7, smooth=1), share=0.2)
+        assert get_attack(attack_spelling(attack)) == attack
+        assert attack.budget == PGD(steps=7).budget
+        for bad in ({"share": 0}, {"share": "x"}, {"go_on": 1}, {"attack": "near"}, {"attack": "pgd+gama"}):
+            with pytest.raises(InputError):
+                Near(**bad)
+
+    def test_a_key_leaves_out_the_frozen_defaults_of_the_attack_inside(self):
+        spec = tmifpe.evaluate(
+            tmifpe.load_model("digits-robust"),
+            tmifpe.load_data("digits", limit=2),
+            THREAT,
+            "pgd(steps=1)",
+            checks=False,
+        ).spec
+
+        def key(*attacks: str) -> str:
+            return dataclasses.replace(spec, attacks=attacks).key()
+
+        assert key("near(attack=pgd(steps=3,smooth=0.0),share=0.1)") == key("near(attack=pgd(steps=3),share=0.1)")
+        assert key("near(attack=pgd(steps=3,smooth=1.0),share=0.1)") != key("near(attack=pgd(steps=3),share=0.1)")
+        assert isinstance(spec, RunSpec)
+
+
+class TestFull:
+    def digits(self, limit: int = 24) -> tuple[tmifpe.Classifier, Data]:
+        return tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=limit)
+
+    @pytest.mark.numerical
+    def test_outcomes_do_not_depend_on_batch_shard_or_order(self):
+        model, data = self.digits()
+        asked = {"precision": "fp64", "checks": False}
+        whole = tmifpe.evaluate(model, data, THREAT, full(), **asked).outcomes
+        assert 0 < whole.fooled.sum() < len(whole)
+        for batch, shard in ((1, 24), (7, 5), (64, 24)):
+            part = tmifpe.evaluate(model, data, THREAT, full(), batch_size=batch, shard_size=shard, **asked).outcomes
+            for name in ("fooled", "stage", "steps_used"):
+                assert (getattr(part, name) == getattr(whole, name)).all(), (batch, shard, name)
+        order = list(reversed(range(24)))
+        turned = tmifpe.evaluate(model, data, THREAT, full(), indices=order, **asked).outcomes
+        assert (turned.fooled[::-1] == whole.fooled).all()
+
+    def test_costs_add_up_and_no_broken_example_is_attacked_again(self):
+        model, data = self.digits(100)
+        result = tmifpe.evaluate(model, data, THREAT, full(), checks=False)
+        stages = result.stages
+        assert len(stages) == len(full().stages)
+        assert sum(stage.broken for stage in stages) == result.broken
+        assert sum(stage.forwards for stage in stages) + len(data) == result.tally.forwards  # the clean pass on top
+        assert sum(stage.backwards for stage in stages) == result.tally.backwards
+        left = result.broken + result.robust
+        for stage in stages:
+            assert stage.examples <= left
+            left -= stage.broken
+        told = result.to_json()["stages"]
+        assert [each["examples"] for each in told] == [stage.examples for stage in stages]
+        assert told[0]["attack"].startswith("pgd(")
+
+    def test_is_the_default_and_stored_with_its_stages(self, tmp_path):
+        model, data = self.digits()
+        found = tmifpe.evaluate(model, data, THREAT, store=tmp_path, checks=False)
+        assert found.spec.attacks == tuple(attack_spelling(stage) for stage in full().stages)
+        again = tmifpe.evaluate(model, data, THREAT, "full", store=tmp_path, checks=False)
+        assert again.resumed == len(data)
+        assert again.stages == found.stages
+        assert "full" in repr(found)
+
+    def test_targeted_runs_skip_what_cannot_be_targeted_and_say_so(self):
+        model, data = self.digits()
+        found = tmifpe.evaluate(model, data, THREAT, targets="second", checks=False)
+        assert any("multi-targeted was skipped" in note for note in found.notes)
+        assert len(found.spec.attacks) == len(full().stages) - 1
+        with pytest.raises(InputError, match="one class after another"):
+            tmifpe.evaluate(model, data, THREAT, "multi-targeted", targets="second")
+
+    def test_strongest_points_are_at_least_those_of_its_first_stage(self):
+        model, data = self.digits()
+        asked = {"mode": "strongest", "checks": False}
+        first = tmifpe.evaluate(model, data, THREAT, full().stages[0], **asked).outcomes
+        whole = tmifpe.evaluate(model, data, THREAT, **asked).outcomes
+        assert (whole.margin >= first.margin).all()
+
+    def test_quick_is_20_smooth_steps(self):
+        assert quick() == PGD(steps=20, smooth=3.0)
+        assert get_attack("quick") == quick()
+
+
+@pytest.mark.numerical
+def test_the_smoothing_is_shared_by_the_rectifiers():
+    """Two rectifiers in a row get half of it each: a deeper network is smoothed no more than a flat one."""
+    from tmifpe.attacks.smooth import SmoothBackward
+
+    z = torch.linspace(-1, 1, 8, dtype=torch.float64)[None].requires_grad_()
+    with SmoothBackward(torch.tensor([1.0])) as seen:
+        out = torch.relu(torch.relu(z) * 1.0)
+    (found,) = torch.autograd.grad(out.sum(), z)
+    assert seen.smoothed == 2
+
+    def slope(u: torch.Tensor) -> torch.Tensor:
+        return (u / (4 * 0.5 * u.std(correction=0)) + 0.5).clamp(0, 1)
+
+    inner = z.detach().relu()
+    torch.testing.assert_close(found, slope(z.detach()) * slope(inner), rtol=0, atol=1e-12)
