@@ -7,6 +7,7 @@ from __future__ import annotations
 
 __all__ = ["full", "paper", "quick"]
 
+from tmifpe.attacks.apgd import APGD
 from tmifpe.attacks.multi_targeted import MultiTargeted
 from tmifpe.attacks.near import Near
 from tmifpe.attacks.pgd import PGD
@@ -54,20 +55,26 @@ def quick() -> PGD:
 
 
 def full() -> Sequence:
-    """At or below AutoAttack for a twentieth of its cost, by measurement (docs/strength.md).
+    """At or below AutoAttack for a twentieth of its cost, by measurement (docs/strength.md). In turn, on survivors:
 
-    First 100 smooth steps on every example. Then, on survivors that came within reach: a few steps towards the two
-    classes that are nearest by the model's slope; and on those that came near, more starts. Every threshold is a
-    share of the example's own clean margin.
+    - 100 smooth steps on every example;
+    - within reach (a margin of at most 55 % of the clean one): ten steps each towards the two classes that are nearest
+      by the model's slope;
+    - near (10 %): another way to climb; more starts, with less and more smoothing, and small steps from the best
+      point, but only where the outcome still changes from start to start;
+    - at the boundary (2 %): three more starts in any case.
 
-    >>> [stage.name for stage in full().stages]
-    ['pgd', 'near', 'near', 'near']
+    >>> [stage.title for stage in full().stages]
+    ['pgd', 'multi-targeted', 'apgd', 'pgd', 'pgd', 'pgd', 'apgd']
     """
     return Sequence(
         (
             PGD(smooth=SMOOTH),
-            Near(MultiTargeted(smooth=SMOOTH, steps=20, targets=2, candidates=5), share=0.55),
-            Near(PGD(smooth=SMOOTH, step_size=0.5), share=0.1, go_on=True),
-            Near(PGD(smooth=SMOOTH, restarts=3), share=0.05),
+            Near(MultiTargeted(smooth=SMOOTH, steps=10, targets=2, candidates=5), share=0.55),
+            Near(APGD(smooth=SMOOTH), share=0.1),
+            Near(PGD(smooth=SMOOTH / 2, restarts=2), share=0.1, spread=3.0),
+            Near(PGD(smooth=SMOOTH * 2, restarts=2), share=0.1, spread=3.0),
+            Near(PGD(smooth=SMOOTH / 3, step_size=0.25), share=0.1, spread=3.0, go_on=True),
+            Near(APGD(smooth=SMOOTH, restarts=3), share=0.02),
         )
     )
