@@ -28,7 +28,7 @@ class PGD(Ascent):
 
     `step_size` is the first step in units of eps; `momentum_on="gradient"` accumulates normalised gradients with
     decay `momentum` instead (MI-FGSM); `momentum=0` switches momentum off. `smooth` > 0 lets dead rectifiers pass
-    some gradient on at first (`SmoothBackward`): 1 suits networks trained to be robust.
+    some gradient on at first (`SmoothBackward`): 3 suits all networks that were tried.
 
     >>> attack = PGD(loss="tmifpe", steps=100)
     >>> attack.budget
