@@ -18,7 +18,20 @@ from tmifpe.version import __version__
 
 if TYPE_CHECKING:
     from tmifpe import theory
-    from tmifpe.attacks import GAMA, PGD, Attack, bim, fgsm, get_attack, mim, register_attack
+    from tmifpe.attacks import (
+        APGD,
+        DDN,
+        GAMA,
+        PGD,
+        Attack,
+        MultiTargeted,
+        Square,
+        bim,
+        fgsm,
+        get_attack,
+        mim,
+        register_attack,
+    )
     from tmifpe.audits.audit import Audit, audit
     from tmifpe.checks.attack import check_monotone
     from tmifpe.core.types import Classifier, Data, Threat
@@ -34,6 +47,8 @@ if TYPE_CHECKING:
     from tmifpe.store import Store
 
 __all__ = [
+    "APGD",
+    "DDN",
     "GAMA",
     "PGD",
     "Attack",
@@ -45,12 +60,14 @@ __all__ = [
     "InputError",
     "Loss",
     "MissingExtra",
+    "MultiTargeted",
     "Norm",
     "Outcome",
     "Outcomes",
     "Progress",
     "ReferenceGradient",
     "Result",
+    "Square",
     "Store",
     "Threat",
     "Verification",
@@ -77,7 +94,20 @@ __all__ = [
 
 # Resolved on first use, so that `tmifpe --help` does not wait for torch.
 _HOMES = {
-    "tmifpe.attacks": ["GAMA", "PGD", "Attack", "bim", "fgsm", "get_attack", "mim", "register_attack"],
+    "tmifpe.attacks": [
+        "APGD",
+        "DDN",
+        "GAMA",
+        "PGD",
+        "Attack",
+        "MultiTargeted",
+        "Square",
+        "bim",
+        "fgsm",
+        "get_attack",
+        "mim",
+        "register_attack",
+    ],
     "tmifpe.core.types": ["Classifier", "Data", "Threat"],
     "tmifpe.data": ["load_data", "register_data"],
     "tmifpe.audits.audit": ["Audit", "audit"],

@@ -1,5 +1,6 @@
 """One step, one loop, sequences of attacks. A model is any callable to logits."""
 
+from tmifpe.attacks.apgd import APGD
 from tmifpe.attacks.attack import Attack, Budget
 from tmifpe.attacks.catalogue import (
     ATTACKS,
@@ -9,26 +10,33 @@ from tmifpe.attacks.catalogue import (
     register_attack,
     split_sequence,
 )
+from tmifpe.attacks.ddn import DDN
 from tmifpe.attacks.gama import GAMA
 from tmifpe.attacks.loop import Loop, Verdicts
+from tmifpe.attacks.multi_targeted import MultiTargeted
 from tmifpe.attacks.named import full, paper, quick
 from tmifpe.attacks.pgd import PGD, bim, fgsm, mim
 from tmifpe.attacks.queries import Evaluated, Queries, Tally
 from tmifpe.attacks.rows import Problem
 from tmifpe.attacks.sequence import Sequence, as_attack
+from tmifpe.attacks.square import Square
 from tmifpe.attacks.stepwise import Stepwise
 
 __all__ = [
+    "APGD",
     "ATTACKS",
+    "DDN",
     "GAMA",
     "PGD",
     "Attack",
     "Budget",
     "Evaluated",
     "Loop",
+    "MultiTargeted",
     "Problem",
     "Queries",
     "Sequence",
+    "Square",
     "Stepwise",
     "Tally",
     "Verdicts",

@@ -64,7 +64,7 @@ ATTACKS.add(
     "targeted ascent on one class after another, the nearest first (Gowal et al. 2019)",
 )
 ATTACKS.add(
-    "ddn", "tmifpe.attacks.ddn:DDN", "l2: a sphere that shrinks and grows around the boundary (Rony et al. 2019)"
+    "ddn", "tmifpe.attacks.ddn:DDN", "on a sphere that shrinks and grows around the boundary, l2 (Rony et al. 2019)"
 )
 ATTACKS.add(
     "square",
