@@ -142,7 +142,9 @@ class Prepared:
             seconds = time.perf_counter() - began + earlier
             adv = total.joined_adv()
             notes = (*self._notes(), *sorted(total.notes))
-            found = Result(spec, plan, total.outcomes, total.tally, seconds, resumed, adv=adv, notes=notes)
+            found = Result(
+                spec, plan, total.outcomes, total.tally, seconds, resumed, adv=adv, notes=notes, **self._names()
+            )
             checks.after(job, found.outcomes)
             found = replace(
                 found, flags=checks.flags, check_forwards=checks.forwards, repeated=checks.repeated(found.n)
@@ -151,6 +153,11 @@ class Prepared:
             return found
         finally:
             recorder.close()
+
+    def _names(self) -> dict[str, tuple[str, ...]]:
+        """What the data calls its examples and classes."""
+        files: Any = getattr(self.data, "files", None)
+        return {"files": tuple(files or ()), "class_names": tuple(getattr(self.data, "class_names", ()))}
 
     def _notes(self) -> Iterator[str]:
         if self.classifier is not None:

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from tmifpe.core.errors import InputError, MissingExtra, shorten
 from tmifpe.evaluation.compare import Comparison
+from tmifpe.report.palette import COLOURS
 
-# Okabe and Ito's palette: told apart by colour-blind readers too. Beyond six, hatches tell them apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-HATCHES = ("", "///", "...", "xx", "++")
+HATCHES = ("", "///", "...", "xx", "++")  # beyond six losses, these tell them apart
 
 _BAR, _GAP = 0.2, 0.25  # inches
 _TALLEST = 400  # inches, beyond which matplotlib's canvas cannot grow
