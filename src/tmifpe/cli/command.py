@@ -89,4 +89,7 @@ def _hinted(command: Command, ctx: Any, error: Exception) -> Exception:
     option = getattr(error, "option_name", None)
     if type(error).__name__ != "NoSuchOption" or option not in _HINTS:
         return error
-    return InputError(f"tmifpe {command.name} has no {option}; {_HINTS[option].format(verb=ctx.info_name)}")
+    hint = _HINTS[option].format(verb=ctx.info_name)
+    if option == "--config" and "run" in getattr(ctx.parent and ctx.parent.command, "commands", ()):
+        hint = "tmifpe run takes a file of settings"
+    return InputError(f"tmifpe {command.name} has no {option}; {hint}")
