@@ -6,7 +6,7 @@ __all__ = ["summary", "summary_of_error"]
 
 import re
 
-from tmifpe.report.broken import describe
+from tmifpe.report.broken import listed
 from tmifpe.report.gates import Gates
 from tmifpe.run.result import Result
 
@@ -27,8 +27,8 @@ def summary(result: Result, gates: Gates = Gates()) -> str:  # noqa: B008 - froz
     lines += [f"- {'passed' if case.passed else '**missed**'}: {_text(case.said)}" for case in gates.cases(result)]
     lines += [f"- flag {_text(flag.name)}: {_text(f'{flag.seen} {flag.advice}')}" for flag in result.flags]
     lines += [f"- note: {_text(note)}" for note in result.notes]
-    details = [_text(line) for line in describe(result).splitlines()[2:4]]
-    return "\n".join([*lines, "", *(f"{line}  " for line in details)]) + "\n"
+    lines += ["", *(f"{_text(line)}  " for line in listed(result))]
+    return "\n".join(lines) + "\n"
 
 
 def summary_of_error(model: str, said: str) -> str:
