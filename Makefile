@@ -5,6 +5,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Two stamps: what the demo needs is there within a minute, the extras and the test tools take longer.
+READY  := $(VENV)/.demo-done
 STAMP  := $(VENV)/.setup-done
 EXTRAS := all
 FUZZ   := 50
@@ -18,7 +20,7 @@ help: ## show this list
 
 setup: $(STAMP) ## create .venv with the package, its extras and the test tools, pinned by constraints.txt
 
-$(STAMP): pyproject.toml constraints.txt requirements-dev.txt
+$(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "tmifpe needs Python 3.10 or newer: make setup PYTHON=python3.12")'
 	@echo "Setting up $(VENV) (once; some minutes if packages must be downloaded) ..."
 # Where python3 comes without ensurepip (Debian without python3-venv), pip itself puts pip into the environment.
@@ -27,10 +29,15 @@ $(STAMP): pyproject.toml constraints.txt requirements-dev.txt
 # torch comes first and alone: what follows is then resolved around the build that is there (on disk, or the CPU
 # build of an index given in PIP_EXTRA_INDEX_URL) and never replaces it by another one.
 	@$(PIP) torch
+	@$(PIP) -e '.[plots]'
+	@touch $(READY)
+
+$(STAMP): $(READY) requirements-dev.txt
+	@echo "Adding the extras and the test tools (once) ..."
 	@$(PIP) -r requirements-dev.txt -e '.[$(EXTRAS)]'
 	@touch $(STAMP)
 
-demo: setup ## the bundled models under all losses: a table, a figure, and what they show
+demo: $(READY) ## the bundled models under all losses: a table, a figure, and what they show
 	@$(BIN)/tmifpe demo
 
 test: setup ## the tests (a few minutes)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,23 @@ def test_make_targets_exist(name: str) -> None:
     named = set(re.findall(r"(?:^|[`\s])make ([a-z][a-z-]*)", re.sub(r"pip and make.*", "", read(name))))
     assert named
     assert named <= targets
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_the_demo_installs_only_what_it_needs(tmp_path: Path) -> None:
+    """On a fresh machine, as `make -n` shows it: one command each, and the first number does not wait for the rest."""
+
+    def commands(target: str) -> str:
+        words = ["make", "-n", target, f"VENV={tmp_path / 'venv'}"]
+        return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    demo, test = commands("demo"), commands("test")
+    assert "'.[plots]'" in demo
+    assert "tmifpe demo" in demo
+    assert "requirements-dev.txt" not in demo
+    assert "'.[all]'" not in demo
+    for wanted in ("install -qq --disable-pip-version-check --constraint constraints.txt torch", "'.[all]'", "pytest"):
+        assert wanted in test
 
 
 def readme_commands() -> list[str]:

@@ -24,6 +24,7 @@ from tests.stores import CLI, SHARD, THREAT, Killed, N, ask, command, environmen
 from tmifpe import PGD, Threat
 from tmifpe.cli import app
 from tmifpe.core.errors import InputError
+from tmifpe.report.gates import Gates
 from tmifpe.report.junit import junit_xml
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.store import Store
@@ -220,7 +221,7 @@ def test_junit_has_the_flags_if_strict():
     result = ask()
     flagged = replace(result, flags=(tmifpe.Flag("masked", "what was seen.", "What to do."),))
     for one, strict, tests, failures in ((result, True, 2, 0), (flagged, True, 2, 1), (flagged, False, 1, 0)):
-        suite = ET.fromstring(junit_xml(one, 0.0, strict))
+        suite = ET.fromstring(junit_xml(one, Gates(0.0, strict=strict)))
         assert (int(suite.get("tests")), int(suite.get("failures"))) == (tests, failures)
         assert len(suite.findall("testcase")) == tests
         assert len(suite.findall("testcase/failure")) == failures
@@ -230,7 +231,7 @@ def test_junit_escapes_what_xml_cannot_say():
     result = ask()
     name = "<script>&\"'\x00\x1b[31m\ud800\uffff]]>"
     named = replace(result, spec=replace(result.spec, model=name))
-    case = ET.fromstring(junit_xml(named, 1.0).encode()).find("testcase")
+    case = ET.fromstring(junit_xml(named, Gates(1.0)).encode()).find("testcase")
     assert case.get("classname") == "tmifpe." + "<script>&\"'\ufffd\ufffd[31m\ufffd\ufffd]]>"
 
 

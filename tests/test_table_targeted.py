@@ -48,7 +48,10 @@ def test_markdown_and_terminal():
     text = call("--losses", "ce,tmifpe", "--targets", "second,3", "--markdown")
     assert "| digits-robust | second |" in text
     assert "| digits-robust | 3 |" in text
-    assert "tmifpe" in call("--losses", "ce,tmifpe", "--targets", "second")
+    table = call("--losses", "ce,tmifpe", "--targets", "second")
+    assert "tmifpe" in table
+    for shown in (text, " ".join(table.split())):
+        assert "* the highest of the row" in shown
 
 
 @pytest.mark.parametrize(

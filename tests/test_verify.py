@@ -104,10 +104,10 @@ def test_files_of_every_kind_united_with_a_stored_run(tmp_path: Path) -> None:
     words = ["--data", "digits", "--limit", "40", "--eps", "0.15"]
     weak = json.loads(call("evaluate", "digits-robust", *words, "--attack", "fgsm", "--no-checks", "--json").stdout)
     here = ["--model", "digits-robust", *words, "--run", weak["key"], "--json"]
-    found = [
-        json.loads(call("verify", str(file), *here).stdout)
-        for file in written(tmp_path, adv, torch.arange(40)).values()
-    ]
+    files = written(tmp_path, adv, torch.arange(40)).values()
+    found = [json.loads(call("verify", str(file), *here).stdout) for file in files]
+    with torch.no_grad():
+        right, wrong = model.module(x).argmax(1) == y, model.module(adv).argmax(1) != y
     for told in found:
         assert told["indices_broken"] == found[0]["indices_broken"]
         assert told["inside"] == 40

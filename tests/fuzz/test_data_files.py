@@ -335,7 +335,7 @@ def test_a_dtype_that_lies_does_not_reach_numpy() -> None:
 
 def test_a_thin_line_is_not_resized_to_gigabytes() -> None:
     image = pytest.importorskip("PIL.Image")
-    from tmifpe.data.folder import _resize_and_crop  # pyright: ignore[reportPrivateUsage]
+    from tmifpe.data.resize import PRESETS
 
     with pytest.raises(InputError, match="too narrow"):
-        _resize_and_crop(image.new("L", (1, 60000)), bicubic=False)
+        PRESETS["res256crop224"](image.new("L", (1, 60000)))

@@ -28,7 +28,9 @@ from tmifpe.cli.parse import write_file
 from tmifpe.core.errors import InputError
 from tmifpe.evaluation.compare import Comparison
 from tmifpe.report.broken import describe
+from tmifpe.report.gates import Gates
 from tmifpe.report.junit import junit_xml
+from tmifpe.report.summary import summary
 from tmifpe.run.result import Flag, Progress, Result
 from tmifpe.theory import analyse
 
@@ -88,11 +90,14 @@ def test_progress_takes_any_title(name: str) -> None:
 
 @fuzz(25, 400, name=NAMES)
 def test_junit_is_xml_whatever_the_names(name: str) -> None:
-    tree = ET.fromstring(junit_xml(named(name), at_least=1.0))
+    tree = ET.fromstring(junit_xml(named(name), Gates(1.0)))
     assert tree.tag == "testsuite"
     assert [child.tag for child in tree] == ["properties", "testcase"]
     assert len(tree.findall(".//failure")) + len(tree.findall(".//system-out")) == 1
     assert describe(named(name))
+    written = summary(named(name), Gates(1.0))
+    assert len(written.splitlines()) == len(summary(named("x"), Gates(1.0)).splitlines())
+    assert "<" not in written.replace(r"\<", "")
 
 
 @fuzz(25, 400, text=NAMES)

@@ -15,8 +15,8 @@ from tmifpe.core.errors import InputError, first_line, is_out_of_memory
 from tmifpe.version import __version__
 
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 a gate was missed (--fail-below); 2 a mistake, said in one sentence; 3 flags were raised "
-    "(--strict); 130 interrupted."
+    "Exit codes: 0 done; 1 a gate was missed (--fail-below and its like); 2 a mistake, said in one sentence; 3 flags "
+    "were raised (--strict); 130 interrupted."
 )
 
 

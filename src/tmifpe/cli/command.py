@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["OUTPUT", "THE_PAPER", "TRUST", "WHAT", "WITH", "Command", "Verbs"]
+__all__ = ["GATES", "OUTPUT", "THE_PAPER", "TRUST", "WHAT", "WITH", "Command", "Verbs"]
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from tmifpe.core.errors import InputError
 
-WHAT, WITH, TRUST, OUTPUT = "What to attack", "With what", "Trust", "Output"
+WHAT, WITH, TRUST, GATES, OUTPUT = "What to attack", "With what", "Trust", "Gates for a CI", "Output"
 """The titles of options, in the order in which --help shows them."""
 THE_PAPER = "From the paper"
 
@@ -49,7 +49,15 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        sections: dict[str, list[Any]] = {"Arguments": [], WHAT: [], WITH: [], TRUST: [], OUTPUT: [], "Options": []}
+        sections: dict[str, list[Any]] = {
+            "Arguments": [],
+            WHAT: [],
+            WITH: [],
+            TRUST: [],
+            GATES: [],
+            OUTPUT: [],
+            "Options": [],
+        }
         for parameter in self.get_params(ctx):
             if (record := parameter.get_help_record(ctx)) is not None:
                 usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
@@ -81,4 +89,7 @@ def _hinted(command: Command, ctx: Any, error: Exception) -> Exception:
     option = getattr(error, "option_name", None)
     if type(error).__name__ != "NoSuchOption" or option not in _HINTS:
         return error
-    return InputError(f"tmifpe {command.name} has no {option}; {_HINTS[option].format(verb=ctx.info_name)}")
+    hint = _HINTS[option].format(verb=ctx.info_name)
+    if option == "--config" and "run" in getattr(ctx.parent and ctx.parent.command, "commands", ()):
+        hint = "tmifpe run takes a file of settings"
+    return InputError(f"tmifpe {command.name} has no {option}; {hint}")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 __all__ = ["evaluate"]
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tmifpe.cli.options import AttackOptions, SourceOptions, StoreOptions, TrustOptions
+from tmifpe.cli.options import AttackOptions, GateOptions, SourceOptions, StoreOptions, TrustOptions
+
+if TYPE_CHECKING:
+    from tmifpe.run.result import Result
 
 
 def evaluate(
@@ -30,48 +33,61 @@ def evaluate(
     save_adv: Annotated[
         str | None, typer.Option(help="Write the adversarial examples to this .safetensors, .npz or .pt file.")
     ] = None,
-    fail_below: Annotated[
-        float | None, typer.Option(help="Exit with code 1 if the robust accuracy (a fraction) is below this.")
-    ] = None,
-    junit: Annotated[str | None, typer.Option(help="Write the verdict to this file as JUnit XML, for CI.")] = None,
+    gate: GateOptions,
     keep: StoreOptions,
 ) -> None:
     """Measure the robust accuracy of MODEL on DATA."""
     from rich.console import Console
 
-    import tmifpe
     from tmifpe.cli import console, parse
-    from tmifpe.cli.attack import attack_from
-    from tmifpe.cli.interrupt import interruptible
     from tmifpe.cli.provenance import provenance
-    from tmifpe.core.errors import InputError
-    from tmifpe.report.junit import junit_xml
+    from tmifpe.cli.reports import Reports
+    from tmifpe.report.gates import Gates
     from tmifpe.store.adversarial import adv_file, check_ending
 
-    if fail_below is not None and not 0 <= fail_below <= 1:
-        raise InputError(f"--fail-below is a fraction in [0, 1], got {fail_below}")
+    gates = Gates(gate.fail_below, gate.fail_below_clean, gate.fail_below_lower, trust.strict)
+    reports = Reports(gate.junit, gate.summary)
     ending = check_ending(save_adv) if save_adv is not None else ""
     parse.check_output(save_adv)
-    parse.check_output(junit)
-    threat, chosen = parse.threat_from(how), attack_from(how, attack, loss)
-    classifier, data, device = parse.load_sources(source)
-    options: dict[str, Any] = parse.request_from(how, data)
-    options |= {"device": device, "keep_adv": save_adv is not None, "store": keep.folder, "fresh": keep.fresh}
-    options |= parse.checks_from(trust, data)
-    with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
-        options["progress"] = lambda step: (check(), progress(step))
-        result = tmifpe.evaluate(classifier, data, threat, chosen, **options)
-    result = console.in_cli_words(result)
+    reports.check()
+    with reports.also_on_failure(source.model):
+        result, device = _measured(source, how, attack, loss, trust, keep, save_adv is not None)
     if save_adv is not None:
         parse.write_file(save_adv, adv_file(result, ending))
-    if junit is not None:
-        parse.write_file(junit, junit_xml(result, fail_below, trust.strict).encode())
+    reports.write(result, gates)
     if json:
         console.print_json(provenance(device) | result.to_json())
     else:
         Console().print(console.result_table(result))
-    if fail_below is not None and result.robust_accuracy < fail_below:
-        Console(stderr=True).print(f"robust accuracy {result.robust_accuracy:.4f} is below {fail_below}", style="red")
+    if missed := [case for case in gates.missed(result) if case.name != "no flags"]:
+        for case in missed:
+            Console(stderr=True).print(console.harmless(case.said), style="red", markup=False, highlight=False)
         raise typer.Exit(1)
     if trust.strict:
         console.exit_if_flagged(result.flags)
+
+
+def _measured(
+    source: SourceOptions,
+    how: AttackOptions,
+    attack: str | None,
+    loss: str | None,
+    trust: TrustOptions,
+    keep: StoreOptions,
+    keep_adv: bool,
+) -> tuple[Result, str]:
+    """The result in the words of the command line, and the device that it was computed on."""
+    import tmifpe
+    from tmifpe.cli import console, parse
+    from tmifpe.cli.attack import attack_from
+    from tmifpe.cli.interrupt import interruptible
+
+    threat, chosen = parse.threat_from(how), attack_from(how, attack, loss)
+    classifier, data, device = parse.load_sources(source)
+    options: dict[str, Any] = parse.request_from(how, data)
+    options |= {"device": device, "keep_adv": keep_adv, "store": keep.folder, "fresh": keep.fresh}
+    options |= parse.checks_from(trust, data)
+    with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
+        options["progress"] = lambda step: (check(), progress(step))
+        result = tmifpe.evaluate(classifier, data, threat, chosen, **options)
+    return console.in_cli_words(result), device

@@ -10,6 +10,7 @@ __all__ = [
     "DIGITS",
     "STORE",
     "AttackOptions",
+    "GateOptions",
     "ModelOptions",
     "SourceOptions",
     "StoreOptions",
@@ -27,11 +28,11 @@ from typing import Annotated, Any, ClassVar, get_type_hints
 
 import typer
 
-from tmifpe.cli.command import OUTPUT, TRUST, WHAT, WITH
+from tmifpe.cli.command import GATES, OUTPUT, TRUST, WHAT, WITH
 from tmifpe.core.errors import InputError, MisfitError
 
 _OWN = {
-    WHAT: "data weights mean std limit device rows weights_dir data_dir",
+    WHAT: "data weights mean std limit sample sample_seed device rows weights_dir data_dir",
     WITH: "attack loss losses seeds steps precision precisions batch_size with_autoattack",
     TRUST: "run",
 }
@@ -56,13 +57,23 @@ class SourceOptions:
     ] = None
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N examples.")] = None
     sample: Annotated[
-        int | None, typer.Option(min=1, help="Only N examples, drawn at random, always the same, from all classes.")
+        int | None, typer.Option(min=1, help="Only N examples, drawn at random from all classes by their share.")
     ] = None
+    sample_seed: Annotated[
+        int, typer.Option(min=0, help="Another draw of --sample; --seed leaves the examples as they are.")
+    ] = 0
     weights: Annotated[str | None, typer.Option(help="Weights for the architecture: safetensors or a state dict.")] = (
         None
     )
     mean: Annotated[str | None, typer.Option(help="Normalisation the model expects, e.g. 0.49,0.48,0.45.")] = None
     std: Annotated[str | None, typer.Option(help="Standard deviations that go with --mean.")] = None
+    classes: Annotated[
+        str | None, typer.Option(help="Image folders: a file of class names in the model's order, one per line.")
+    ] = None
+    resize: Annotated[str | None, typer.Option(help="Image folders: 256, 256:bicubic, 224x224, Res256Crop224, ...")] = (
+        None
+    )
+    crop: Annotated[int | None, typer.Option(min=1, help="Image folders: the centre of this size.")] = None
     indices: Annotated[str | None, typer.Option(help="A file of example indices to evaluate.")] = None
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
 
@@ -135,6 +146,27 @@ class TrustOptions:
     def __post_init__(self) -> None:
         if self.strict and not self.checks:
             raise InputError("--strict looks at flags, and --no-checks raises none; leave one of them out")
+
+
+@dataclass(frozen=True)
+class GateOptions:
+    """What a result must reach for a CI to go on, and the files that tell it."""
+
+    title: ClassVar[str] = GATES
+
+    fail_below: Annotated[
+        float | None, typer.Option(help="Exit with code 1 if the robust accuracy (a fraction) is below this.")
+    ] = None
+    fail_below_clean: Annotated[float | None, typer.Option(help="The same for the clean accuracy.")] = None
+    fail_below_lower: Annotated[
+        float | None, typer.Option(help="The same for the lower end of the 95 % interval of the robust accuracy.")
+    ] = None
+    junit: Annotated[
+        str | None, typer.Option(help="Write the verdicts to this file as JUnit XML, also if the run fails.")
+    ] = None
+    summary: Annotated[
+        str | None, typer.Option(help="Write a summary in Markdown to this file, also if the run fails.")
+    ] = None
 
 
 STORE = "tmifpe-runs"

@@ -35,7 +35,16 @@ def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
 
     device = pick_device(options.device)
     indices = read_indices(options.indices) if options.indices else None
-    data = load_data(options.data or DIGITS, indices=indices, limit=options.limit, sample=options.sample)
+    data = load_data(
+        options.data or DIGITS,
+        indices=indices,
+        limit=options.limit,
+        sample=options.sample,
+        sample_seed=options.sample_seed,
+        classes=options.classes,
+        resize=options.resize,
+        crop=options.crop,
+    )
     classifier = load_model(
         options.model,
         weights=options.weights,

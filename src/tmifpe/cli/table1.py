@@ -39,6 +39,9 @@ def table1(
         str, typer.Option(help="Columns: losses or attacks.")
     ] = "ce,cw,dlr,gama(momentum=0.75),mifpe,tmifpe",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N images of each row.")] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Only N images of each row, drawn from all classes.")
+    ] = None,
     with_autoattack: Annotated[
         bool, typer.Option("--with-autoattack", help="Measure the real AutoAttack too (extra autoattack; slow).")
     ] = False,
@@ -61,6 +64,8 @@ def table1(
     from tmifpe.paper.table1 import measure_row
     from tmifpe.run.prepared_model import pick_device
 
+    if limit is not None and sample is not None:
+        raise InputError("--limit takes the first images and --sample draws some; give one of them")
     if rows is not None and not split_list(rows):
         raise InputError("--rows is empty; leave it out to measure every row, which takes many hours")
     chosen = choose_rows(split_list(rows) if rows is not None else [])
@@ -68,7 +73,7 @@ def table1(
     columns = _checked(list(dict.fromkeys(columns)), steps)
     place = str(pick_device(device))
     options: dict[str, Any] = {"limit": limit, "device": place, "seeds": seeds_from(seeds, 0), "batch_size": batch_size}
-    options |= {"store": keep.folder, "fresh": keep.fresh}
+    options |= {"sample": sample, "store": keep.folder, "fresh": keep.fresh}
     folders = folder_from(weights_dir), folder_from(data_dir)
     with interruptible(keep.folder) as check, progress_on_stderr("Table 1") as told:
         options["progress"] = lambda _, step: (check(), told(step))

@@ -27,6 +27,10 @@ def table_targeted(
     mean: Annotated[str | None, typer.Option(help="Normalisation the models expect, e.g. 0.49,0.48,0.45.")] = None,
     std: Annotated[str | None, typer.Option(help="Standard deviations that go with --mean.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N examples.")] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Only N examples, drawn at random from all classes by their share.")
+    ] = None,
+    sample_seed: Annotated[int, typer.Option(min=0, help="Another draw of --sample.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     losses: Annotated[str, typer.Option(help="Losses or attacks, separated by commas.")] = "ce,cw,dlr,mifpe,tmifpe",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
@@ -51,7 +55,9 @@ def table_targeted(
     place = device
     with interruptible(keep.folder) as check, console.progress_on_stderr("targeted") as told:
         for model, file in zip(models, weights or [None] * len(models), strict=True):
-            asked = SourceOptions(model, data, limit, weights=file or None, mean=mean, std=std, device=device)
+            asked = SourceOptions(
+                model, data, limit, sample, sample_seed, weights=file or None, mean=mean, std=std, device=device
+            )
             classifier, images, place = parse.load_sources(asked)
             options = parse.request_from(replace(attack, targets=None), images)
             options |= {"device": place, "store": keep.folder, "fresh": keep.fresh}
@@ -88,10 +94,15 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     from rich.table import Table
 
     from tmifpe.cli.console import plain
-    from tmifpe.report.targeted import cells
+    from tmifpe.report.targeted import STAR, cells
 
     losses = list(rows[0]["losses"])
-    table = Table(title="Success rate in percent of the images attacked", title_justify="left")
+    table = Table(
+        title="Success rate in percent of the images attacked",
+        caption=STAR,
+        title_justify="left",
+        caption_justify="left",
+    )
     for head in ("model", "target", "attacked", *losses):
         table.add_column(plain(head), justify="left" if head in ("model", "target") else "right")
     for row in rows:

@@ -74,6 +74,8 @@ class Classifier:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     notes: tuple[str, ...] = field(default=())
+    class_names: tuple[str, ...] = ()
+    """What the model itself calls its classes, where it says."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """The logits of images x (n, C, H, W) in [0, 1]."""

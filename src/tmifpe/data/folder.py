@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["FolderData", "imagefolder", "imagenet", "imagenet_bicubic"]
+__all__ = ["FolderData", "as_class_names", "imagefolder", "imagenet", "imagenet_bicubic"]
 
 import importlib.util
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from tmifpe.core.hashing import digest
 from tmifpe.core.types import Data
 from tmifpe.data.arrays import LazyData
 from tmifpe.data.checks import existing
+from tmifpe.data.resize import PRESETS, Resize
 from tmifpe.data.wrap import as_image
 
-_LONGEST = 256  # times the shorter side: a thin line of a few bytes would be resized to gigabytes
+_MAX_NAMES = 16 << 20  # bytes of a file of names
 _SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
 
@@ -31,6 +32,12 @@ class FolderData(LazyData):
 
     positions: dict[str, int] = field(default_factory=dict)
     labels: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64), compare=False)
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> list[str]:
+        """The name of each example, below the folder."""
+        return list(self.positions)
 
     def example(self, position: int) -> str:
         return list(self.positions)[position]
@@ -45,22 +52,30 @@ class FolderData(LazyData):
         return matches[0]
 
 
-def imagefolder(where: str) -> Data:
-    """DIR/class/image, classes and files in sorted order; images must have one size, as nothing is resized."""
-    return _folder(where, "imagefolder", _as_it_is)
+def imagefolder(where: str, class_names: Sequence[str] = (), resize: Resize = Resize()) -> Data:  # noqa: B008 - frozen
+    """DIR/class/image, files in sorted order; classes likewise, or as `class_names` counts them, of which folders may
+    be missing. Images must have one size, unless they are resized."""
+    return _folder(where, "imagefolder", lambda image: resize(_as_it_is(image)), names=class_names, how=resize.spelled)
 
 
 def imagenet(where: str) -> Data:
     """ImageNet's validation set, shorter side to 256 (bilinear), centre 224: RobustBench's Res256Crop224."""
-    return _folder(where, "imagenet", partial(_resize_and_crop, bicubic=False), 1000)
+    return _folder(where, "imagenet", lambda image: PRESETS["res256crop224"](_rgb(image)), 1000)
 
 
 def imagenet_bicubic(where: str) -> Data:
     """The same resized bicubically: RobustBench's BicubicRes256Crop224."""
-    return _folder(where, "imagenet-bicubic", partial(_resize_and_crop, bicubic=True), 1000)
+    return _folder(where, "imagenet-bicubic", lambda image: PRESETS["bicubicres256crop224"](_rgb(image)), 1000)
 
 
-def _folder(where: str, source: str, transform: Callable[[Any], Any], classes: int | None = None) -> Data:
+def _folder(
+    where: str,
+    source: str,
+    transform: Callable[[Any], Any],
+    classes: int | None = None,
+    names: Sequence[str] = (),
+    how: str = "",
+) -> Data:
     root = existing(where, source, folder=True)
     if importlib.util.find_spec("PIL") is None:  # asked now, so that a missing extra shows before any work
         raise MissingExtra("image folders", "images")
@@ -72,30 +87,65 @@ def _folder(where: str, source: str, transform: Callable[[Any], Any], classes: i
             f"{source} needs {classes} class folders in {root} for labels to be ImageNet's, found {len(folders)}; "
             "for classes of your own use imagefolder:DIR"
         )
+    order = tuple(names) or tuple(folder.name for folder in folders)
+    _check_folders([folder.name for folder in folders], order, str(root))
     found = [_images(folder) for folder in folders]
-    files = [(path, label) for label, paths in enumerate(found) for path in paths]
+    place = {name: label for label, name in enumerate(order)}
+    files = [(path, place[folder.name]) for folder, paths in zip(folders, found, strict=True) for path in paths]
     if not files:
         raise InputError(f"{root} has no images in class folders (DIR/class/image.png)")
     empty = [folder.name for folder, paths in zip(folders, found, strict=True) if not paths]
     if empty and classes is None:  # it would count as a class, and shift the labels of those after it
         raise InputError(f"the class folder {shown(empty[0])} of {root} has no images; remove it, or fill it")
-    names = [path.relative_to(root).as_posix() for path, _ in files]
-    stamp = digest(
-        [
-            source,
-            *(f.name for f in folders),
-            *(f"{n}:{p.stat().st_size}" for n, (p, _) in zip(names, files, strict=True)),
-        ]
-    )
+    named = [path.relative_to(root).as_posix() for path, _ in files]
+    sizes = [f"{name}:{path.stat().st_size}" for name, (path, _) in zip(named, files, strict=True)]
+    stamp = digest([source, *order, *sizes, *([how] if how else [])])
     return FolderData(
         item=lambda position: (_read(files[position][0], transform), files[position][1]),
         length=len(files),
         name=f"{source}:{where}",
-        classes=len(folders),
+        classes=len(order),
         stamp=stamp,
-        positions={name: position for position, name in enumerate(names)},
+        positions={name: position for position, name in enumerate(named)},
         labels=torch.tensor([label for _, label in files]),
+        class_names=order,
     )
+
+
+def as_class_names(given: Sequence[str] | str | Path) -> tuple[str, ...]:
+    """Names of classes in the model's order: as they are, or from a text file with one per line.
+
+    >>> as_class_names(["cat", "dog"])
+    ('cat', 'dog')
+    """
+    names = _read_names(given) if isinstance(given, str | Path) else [str(name) for name in given]
+    double = [name for name, times in Counter(names).items() if times > 1]
+    if double:
+        raise InputError(f"the class {shown(double[0])} is named twice; each name stands for one class")
+    if not names:
+        raise InputError("there are no names of classes; give one per class, in the model's order")
+    return tuple(names)
+
+
+def _read_names(path: str | Path) -> list[str]:
+    file = existing(str(path), "--classes", folder=False)
+    if file.stat().st_size > _MAX_NAMES:
+        raise InputError(f"{path} has more than {_MAX_NAMES >> 20} MiB, too many for names of classes")
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the names of classes from {path}: {error}") from None
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _check_folders(folders: Sequence[str], names: Sequence[str], where: str) -> None:
+    """`InputError` unless every folder is one of the classes."""
+    known = set(names)
+    if unknown := [folder for folder in folders if folder not in known]:
+        raise InputError(
+            f"the class folder {shown(unknown[0])} of {where} is none of the {len(names)} classes that were named "
+            f"({shown(names[0])}, ...); add it there in its place, or move the folder away"
+        )
 
 
 def _images(folder: Path) -> list[Path]:
@@ -126,17 +176,3 @@ def _rgb(image: Any) -> Any:
     if image.mode[:1] in ("I", "F"):  # Pillow would clip them to white
         raise InputError(f"it has more than 8 bits per channel (mode {image.mode}); convert it to 8 bits first")
     return image.convert("RGB")
-
-
-def _resize_and_crop(image: Any, *, bicubic: bool, short: int = 256, crop: int = 224) -> Any:
-    """What torchvision's Resize(256) and CenterCrop(224) do to a picture, to the pixel."""
-    from PIL import Image
-
-    picture = _rgb(image)
-    width, height = picture.size
-    size = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
-    if max(size) > _LONGEST * short:
-        raise InputError(f"it is {width}x{height}: too narrow to be resized")
-    picture = picture.resize(size, Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR)
-    left, top = round((size[0] - crop) / 2), round((size[1] - crop) / 2)
-    return picture.crop((left, top, left + crop, top + crop))

@@ -8,37 +8,65 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 from tmifpe.core.types import Data
 from tmifpe.data.catalogue import DATA
+from tmifpe.data.folder import as_class_names, imagefolder
+from tmifpe.data.resize import Resize
 from tmifpe.data.stratified import stratified
 from tmifpe.data.subset import subset
 
 
 def load_data(
-    text: str, *, indices: Sequence[int | str] | None = None, limit: int | None = None, sample: int | None = None
+    text: str,
+    *,
+    indices: Sequence[int | str] | None = None,
+    limit: int | None = None,
+    sample: int | None = None,
+    sample_seed: int = 0,
+    classes: Sequence[str] | str | Path | None = None,
+    resize: str | int | None = None,
+    crop: int | None = None,
 ) -> Data:
     """The data that `text` names, e.g. `mnist:DIR` or `my_data.py:load`, which is run; of it the given indices; of
-    those the first `limit`, or `sample` drawn at random, always the same ones, each class by its share.
+    those the first `limit`, or `sample` drawn at random, for a `sample_seed` always the same ones, each class by its
+    share.
+
+    For image folders: `classes`, the names of the folders in the model's order (or a file of them, one per line);
+    `resize` (256, 256:bicubic, 224x224, Res256Crop224, BicubicRes256Crop224, Crop288) and `crop`.
 
     >>> load_data("digits", limit=3).indices
     [0, 1, 2]
     """
     if isinstance(text, Path):
         raise InputError(f"{text} may be data of any kind: say which, as in 'npz:{text}'")
-    data = _open(text.strip())
+    data = _open_folder(text.strip(), classes, resize, crop) or _open(text.strip())
     if indices is not None:
         data = subset(data, indices)
     if limit is not None and sample is not None:
         raise InputError("limit takes the first examples and sample draws some; give one of them")
     if sample is not None:
-        data = stratified(data, sample)
+        data = stratified(data, sample, sample_seed)
     if limit is not None:
         if limit < 1:
             raise InputError(f"the limit must be at least 1, got {limit}")
         if limit < len(data):
             data = subset(data, range(limit))
     return data
+
+
+def _open_folder(
+    text: str, classes: Sequence[str] | str | Path | None, resize: str | int | None, crop: int | None
+) -> Data | None:
+    """An image folder with what only such a folder takes; None where nothing of that is asked for."""
+    if classes is None and resize is None and crop is None:
+        return None
+    scheme, _, where = text.partition(":")
+    if scheme != "imagefolder":
+        _check_path(text)
+        raise InputError(f"classes, resize and crop are for image folders: write imagefolder:DIR, got {shown(text)}")
+    names = as_class_names(classes) if classes is not None else ()
+    return imagefolder(where, names, Resize.of(resize, crop))
 
 
 def _open(text: str) -> Data:

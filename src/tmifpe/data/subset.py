@@ -66,6 +66,16 @@ class Subset:
         return self._data.whole_labels if isinstance(self._data, Subset) else getattr(self._data, "labels", None)
 
     @property
+    def files(self) -> list[str] | None:
+        """The file of each example, where the source has one for each."""
+        files = getattr(self._data, "files", None)
+        return None if files is None else [files[position] for position in self._positions]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return getattr(self._data, "class_names", ())
+
+    @property
     def total(self) -> int:
         """How many examples the full source has."""
         return getattr(self._data, "total", len(self._data))

@@ -156,13 +156,23 @@ class Prepared:
                 notes=notes,
             )
             checks.after(job, found.outcomes)
+            files, class_names = self._names()
             found = replace(
-                found, flags=checks.flags, check_forwards=checks.forwards, repeated=checks.repeated(found.n)
+                found,
+                flags=checks.flags,
+                check_forwards=checks.forwards,
+                repeated=checks.repeated(found.n),
+                files=files,
+                class_names=class_names,
             )
             recorder.end(found)
             return found
         finally:
             recorder.close()
+
+    def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What the data calls its examples and its classes, where it has names for them."""
+        return tuple(getattr(self.data, "files", None) or ()), tuple(getattr(self.data, "class_names", ()))
 
     def _notes(self) -> Iterator[str]:
         if self.classifier is not None:

@@ -7,7 +7,7 @@ __all__ = ["check_compatible", "count_classes"]
 import torch
 from torch import Tensor, nn
 
-from tmifpe.core.errors import InputError, MisfitError, first_line
+from tmifpe.core.errors import InputError, MisfitError, first_line, shown
 from tmifpe.core.types import Classifier, Data, Model
 
 
@@ -29,14 +29,28 @@ def check_compatible(classifier: Classifier, data: Data) -> None:
     classes = classifier.classes
     if classifier.input_shape is None or classes is None:
         classes = count_classes(classifier.module, shape, classifier.name)
+    named: tuple[str, ...] = getattr(data, "class_names", ())
     if data.classes is not None and data.classes != classes:
-        raise MisfitError(f"{classifier.name} has {classes} classes, but {data.name} has {data.classes}")
+        hint = "; name all of the model's, in its order, with --classes FILE" if named else ""
+        raise MisfitError(f"{classifier.name} has {classes} classes, but {data.name} has {data.classes}{hint}")
+    _check_order(classifier, named, data.name)
     labels = getattr(data, "labels", None)
     if isinstance(labels, Tensor) and int(labels.max()) >= classes:
         raise MisfitError(
             f"{data.name} has label {int(labels.max())}, but {classifier.name} has only {classes} classes "
             f"(0 … {classes - 1})"
         )
+
+
+def _check_order(classifier: Classifier, named: tuple[str, ...], data: str) -> None:
+    """`MisfitError` if a class that both know by name has another number in the data than in the model."""
+    own = {name.casefold(): number for number, name in enumerate(classifier.class_names)}
+    for number, name in enumerate(named):
+        if own.get(name.casefold(), number) != number:
+            raise MisfitError(
+                f"the class {shown(name)} is number {number} in {data}, but {own[name.casefold()]} in "
+                f"{classifier.name}; name the classes in the model's order with --classes FILE"
+            )
 
 
 def count_classes(model: Model, shape: tuple[int, ...], name: str) -> int:

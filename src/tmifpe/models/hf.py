@@ -63,10 +63,18 @@ def hf(asked: Asked) -> Loaded:
         input_shape=_input_shape(config, processor),
         mean=mean,
         std=std,
+        class_names=_class_names(config),
         notes=()
         if processor
         else (f"hf:{asked.where} states no normalisation; give --mean and --std if it needs one",),
     )
+
+
+def _class_names(config: Any) -> tuple[str, ...]:
+    """What the configuration calls the classes; LABEL_0, LABEL_1, ... say nothing."""
+    named = getattr(config, "id2label", None) or {}
+    names = tuple(str(named.get(k, "")) for k in range(int(config.num_labels)))
+    return () if any(not name or name.startswith("LABEL_") for name in names) else names
 
 
 def _settings(config: Any) -> str:

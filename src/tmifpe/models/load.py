@@ -88,7 +88,9 @@ def _finish(name: str, loaded: Loaded, device: str) -> Classifier:
             raise InputError(f"{name} states {classes} classes but gives {seen} logits")
         classes = seen
     mean, std = normalisation or (None, None)
-    return Classifier(module, name, identity, classes, loaded.input_shape, mean, std, loaded.notes)
+    return Classifier(
+        module, name, identity, classes, loaded.input_shape, mean, std, loaded.notes, class_names=loaded.class_names
+    )
 
 
 def _move(module: nn.Module, device: str) -> nn.Module:

@@ -35,6 +35,7 @@ class Loaded:
     notes: tuple[str, ...] = ()
     takes_bytes: bool = False
     """Whether it rounds images to bytes first, so that no normalisation may come before it."""
+    class_names: tuple[str, ...] = ()
 
 
 Source: TypeAlias = Callable[[Asked], Loaded]

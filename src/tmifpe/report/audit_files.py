@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tmifpe.core.errors import InputError, MissingExtra
+from tmifpe.core.errors import InputError, MissingExtra, shorten
+from tmifpe.report.palette import FORMATS
 
 if TYPE_CHECKING:
     from tmifpe.audits.audit import Audit
-
-# Okabe and Ito's colours, which everyone can tell apart.
-_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")
 
 
 def prepare_folder(folder: str | Path) -> Path:
@@ -55,7 +53,7 @@ def draw_audit(audit: Audit, path: str | Path) -> None:
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.25])
     _gaps(left, audit)
     _losses(right, audit)
-    names = f"{Path(audit.model).name} on {audit.data}"
+    names = shorten(f"{Path(audit.model).name} on {audit.data}", 90)
     figure.suptitle(f"{_title(names)}: {int(audit.correct.sum())} correctly classified examples")
     figure.savefig(path)
 
@@ -81,13 +79,16 @@ def _gaps(axes: Any, audit: Audit) -> None:
     high = max(positive.max(initial=1.0), *limits.values()) * 1.2
     axes.hist(positive, bins=np.geomspace(low, high, 40).tolist(), color="#999999")
     axes.set_xscale("log")
-    for colour, style, name in zip(_COLOURS, ("-", "--", "-.", ":"), limits, strict=False):
+    for name in limits:
+        colour, style = FORMATS[name]
         share = float((gap >= limits[name]).mean())
         label = f"{name}: {limits[name]:.2f} ({100 * share:.0f} % above)"
         axes.axvline(limits[name], color=colour, linestyle=style, linewidth=1.8, label=label)
     axes.legend(ncols=2, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)
     axes.set_xlabel("gap Δ between the two largest logits (log scale)")
     axes.set_ylabel("examples")
+    axes.yaxis.get_major_locator().set_params(integer=True)  # there is no half an example
+    axes.set_ylim(bottom=0)
     axes.set_title("Gaps, and where CE loses its label (two classes)", fontsize=10)
 
 
@@ -96,12 +97,13 @@ def _losses(axes: Any, audit: Audit) -> None:
     places = np.arange(len(audit.losses))
     width = 0.8 / len(audit.precisions)
     for k, precision in enumerate(audit.precisions):
+        colour, _ = FORMATS[precision]
         found = [audit.finding(loss, precision) for loss in audit.losses]
         at = places + (k - (len(audit.precisions) - 1) / 2) * width
         zero = [100 * max(f.logits.zero, f.input.zero) for f in found]
         lost = [max(100 * f.label_lost, z) for f, z in zip(found, zero, strict=True)]
-        axes.bar(at, lost, width, color=_COLOURS[k], alpha=0.35)
-        axes.bar(at, zero, width, color=_COLOURS[k], label=precision)
+        axes.bar(at, lost, width, color=colour, alpha=0.35)
+        axes.bar(at, zero, width, color=colour, label=precision)
         for x, height in zip(at, lost, strict=True):
             text = f"{height:.0f}" if height >= 1 or height == 0 else "<1"
             axes.annotate(text, (x, height), (0, 2), textcoords="offset points", ha="center", fontsize=7)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 __all__ = ["save_bars"]
 
+import re
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
 from tmifpe.core.errors import InputError, MissingExtra, shorten
 from tmifpe.evaluation.compare import Comparison
+from tmifpe.report.palette import COLOURS
 
-# Okabe and Ito's palette: told apart by colour-blind readers too. Beyond six, hatches tell them apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-HATCHES = ("", "///", "...", "xx", "++")
+HATCHES = ("", "///", "...", "xx", "++")  # beyond six losses, these tell them apart
 
 _BAR, _GAP = 0.2, 0.25  # inches
 _TALLEST = 400  # inches, beyond which matplotlib's canvas cannot grow
@@ -50,7 +50,7 @@ def save_bars(results: Mapping[str, Comparison], path: str | Path, title: str) -
     axes.vlines(
         clean, [i - 0.46 for i in rows], [i + 0.46 for i in rows], "black", "dashed", linewidth=1, label="clean"
     )
-    axes.set_yticks(rows, [textwrap.fill(_plain(shorten(name, 90)), 30) for name in results])
+    axes.set_yticks(rows, [_plain(_lines(shorten(name, 90))) for name in results])
     axes.set_ylim(len(results) - 0.45, -0.55)  # the first on top
     axes.set_xlim(0, 110)
     axes.set_xticks(range(0, 101, 20))
@@ -65,6 +65,20 @@ def save_bars(results: Mapping[str, Comparison], path: str | Path, title: str) -
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write the figure {path}: {error}") from error
     return path
+
+
+def _lines(name: str, most: int = 30) -> str:
+    """A long name on several lines, broken after a slash, an underscore or the like, where it has one.
+
+    >>> _lines("robustbench:cifar10/Linf/Wong2020Fast_and_more", 30).splitlines()
+    ['robustbench:cifar10/Linf/', 'Wong2020Fast_and_more']
+    """
+    lines = [""]
+    for piece in re.split(r"(?<=[\s/_:.-])", name):
+        if lines[-1] and len(lines[-1] + piece) > most:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(textwrap.fill(line, most) for line in lines)
 
 
 def _plain(text: str) -> str:

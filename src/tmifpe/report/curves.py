@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tmifpe.core.errors import InputError, MissingExtra
+from tmifpe.report import palette
 from tmifpe.theory.analyse import Analysis, t_of
 from tmifpe.theory.coefficient import Row, delta_sup, g, row_of
 from tmifpe.theory.formats import FORMATS
@@ -21,15 +22,6 @@ from tmifpe.theory.solver import local_maxima
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Colours that stay apart for every kind of colour vision (Okabe and Ito), and dashes that stay apart without colour.
-_STYLE: dict[str, tuple[str, Any]] = {
-    "fp16": ("#D55E00", "--"),
-    "bf16": ("#CC79A7", (0, (5, 1, 1, 1, 1, 1))),
-    "fp32": ("#0072B2", ":"),
-    "fp64": ("#009E73", "-."),
-    "fp8-e4m3": ("#E69F00", "--"),
-    "fp8-e5m2": ("#56B4E9", ":"),
-}
 _POINTS = 600
 _ENDINGS = (".png", ".svg", ".pdf")
 
@@ -111,7 +103,7 @@ def draw(panel: Any, curve: Curve) -> None:
         upper.set_yscale("log")
     lines = []
     for name, mark in curve.marks.items():
-        colour, dashes = _STYLE[name]
+        colour, dashes = palette.FORMATS[name]
         label = f"{name}\n$t^*$ = {mark.t_star:.4g}\n$\\delta$ = {mark.delta_sup:.2e}"
         lines += lower.plot(curve.t, curve.delta_sup[name], color=colour, linestyle=dashes, linewidth=1.8, label=label)
         lower.plot([mark.t_star], [mark.delta_sup], "*", color=colour, markersize=11, markeredgecolor="black")

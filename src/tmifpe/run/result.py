@@ -90,6 +90,10 @@ class Result:
     """What each stage of the attack was given, broke and cost; empty where 0.1.0 ran a part of it."""
     notes: tuple[str, ...] = ()
     """Remarks by the sources of the model and of the data."""
+    files: tuple[str, ...] = field(default=(), repr=False)
+    """The file of each outcome, where the data has one for each."""
+    class_names: tuple[str, ...] = field(default=(), repr=False)
+    """The names of the classes, where the data has them."""
 
     @property
     def n(self) -> int:
@@ -177,6 +181,10 @@ class Result:
                 "fragile": len(self.fragile),
                 "fragile_indices": self.fragile.tolist(),
             }
+        if self.class_names:
+            plain["class_names"] = list(self.class_names)
+        if self.files:
+            plain["files"] = list(self.files)
         if self.repeated:
             plain |= {
                 "repeated": list(self.repeated),
@@ -199,6 +207,10 @@ class Result:
             f"robust accuracy {self.robust_accuracy:.2%} (95 % interval {low:.2%} to {high:.2%}), "
             f"clean {self.clean_accuracy:.2%}, n = {self.n}, {self.spec.threat.norm} eps = {self.spec.threat.eps:.6g}"
         )
+
+    def class_name(self, number: int) -> str:
+        """The name of a class, or else its number."""
+        return self.class_names[number] if 0 <= number < len(self.class_names) else str(number)
 
     def per_class(self) -> dict[int, tuple[int, int, int]]:
         """For every label: examples, correct ones, robust ones."""

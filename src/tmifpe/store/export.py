@@ -22,7 +22,8 @@ FORMATS = ("csv", "json", "parquet")
 
 
 def outcomes_file(store: Store, run: StoredRun, form: str) -> bytes:
-    """One row per example, in the order of evaluation, with the columns of `Outcomes`."""
+    """One row per example, in the order of evaluation, with the columns of `Outcomes` and, where the data has names
+    of files and classes, `file`, `label_name`, `clean_name` and `adv_name`."""
     if form not in FORMATS:
         raise did_you_mean("export format", form, FORMATS)
     result = store.result(run)
@@ -58,17 +59,34 @@ def robustbench_file(store: Store, run: StoredRun) -> bytes:
 def _csv(run: StoredRun, result: Result) -> bytes:  # noqa: ARG001
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Outcomes.columns())
-    writer.writerows(result.outcomes.rows())
+    named = _names(result)
+    writer.writerow([*Outcomes.columns(), *named])
+    writer.writerows((*row, *more) for row, more in zip(result.outcomes.rows(), _across(named, result), strict=True))
     return text.getvalue().encode()
 
 
 def _json(run: StoredRun, result: Result) -> bytes:
-    names = Outcomes.columns()
-    rows = [dict(zip(names, row, strict=True)) for row in result.outcomes.rows()]
+    named = _names(result)
+    names = [*Outcomes.columns(), *named]
+    both = zip(result.outcomes.rows(), _across(named, result), strict=True)
+    rows = [dict(zip(names, (*row, *more), strict=True)) for row, more in both]
     # JSON knows no infinity; a margin can be infinite when a logit is.
     plain: dict[str, Any] = {"run": run.to_json(), "result": run.result, "outcomes": _finite(rows)}
     return (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _names(result: Result) -> dict[str, list[str]]:
+    """Columns of text: the file of each example, and what its classes are called."""
+    named: dict[str, list[str]] = {"file": list(result.files)} if result.files else {}
+    if result.class_names:
+        columns = {"label_name": "label", "clean_name": "clean_pred", "adv_name": "adv_pred"}
+        for name, column in columns.items():
+            named[name] = [result.class_name(int(number)) for number in getattr(result.outcomes, column)]
+    return named
+
+
+def _across(named: dict[str, list[str]], result: Result) -> list[tuple[str, ...]]:
+    return list(zip(*named.values(), strict=True)) if named else [()] * len(result.outcomes)
 
 
 def _finite(rows: list[dict[str, object]]) -> list[dict[str, object]]:
@@ -84,7 +102,7 @@ def _parquet(run: StoredRun, result: Result) -> bytes:
         from pyarrow import parquet
     except ImportError as error:
         raise MissingExtra("Parquet exports", "parquet", str(error)) from error
-    table = pa.table({name: getattr(result.outcomes, name) for name in Outcomes.columns()})
+    table = pa.table({name: getattr(result.outcomes, name) for name in Outcomes.columns()} | _names(result))
     table = table.replace_schema_metadata({"run": run.name, "spec": json.dumps(run.spec.as_dict())})
     sink = io.BytesIO()
     parquet.write_table(table, sink)

@@ -162,6 +162,7 @@ def _summary(plain: Any) -> dict[str, Any]:
         _check_text(flag["name"], flag["seen"], flag["advice"])
         if len(flag) != 3:
             raise ValueError("no flag")
+    _check_text(*plain.get("files", ()), *plain.get("class_names", ()))
     if not all(0 <= float(value) <= 1 for value in plain.get("repeated", ())):
         raise ValueError("no accuracy")
     return dict(plain)

@@ -84,7 +84,20 @@ class Store:
         flags = tuple(Flag(**flag) for flag in plain.get("flags", ()))
         checks = int(plain.get("check_forwards", 0))
         repeated = tuple(plain.get("repeated", ()))
-        return Result(run.spec, run.plan, outcomes, tally, run.seconds, len(outcomes), flags, checks, repeated=repeated)
+        files, names = tuple(plain.get("files", ())), tuple(plain.get("class_names", ()))
+        return Result(
+            run.spec,
+            run.plan,
+            outcomes,
+            tally,
+            run.seconds,
+            len(outcomes),
+            flags,
+            checks,
+            repeated=repeated,
+            files=files if len(files) == len(outcomes) else (),
+            class_names=names,
+        )
 
     def adv(self, run: StoredRun) -> Iterator[Tensor]:
         """The adversarial examples of the finished shards in order, one shard at a time."""

@@ -12,6 +12,7 @@ from tmifpe.core.errors import InputError
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.evaluation.evaluate import evaluate
 from tmifpe.report.broken import describe
+from tmifpe.report.gates import Gates
 from tmifpe.run.request import EvaluateOptions
 from tmifpe.run.result import Result
 
@@ -25,10 +26,19 @@ def assert_robust(
     threat: Threat,
     at_least: float = 0.4,
     attack: Attack | str | Sequence[Attack | str] = "full",
+    *,
+    clean_at_least: float | None = None,
+    lower_at_least: float | None = None,
+    strict: bool = False,
     **options: Unpack[EvaluateOptions],
 ) -> Result:
     """Fail unless the robust accuracy (a fraction in [0, 1]) is `at_least` that; the message lists what was broken.
 
+    A model whose clean accuracy is no better than guessing fails too, unless `checks=False`.
+
+    clean_at_least, lower_at_least: what the clean accuracy, and the lower end of the 95 % interval of the robust one,
+        must reach.
+    strict: fail if any flag is raised.
     attack, options: those of `tmifpe.evaluate`, `limit`, `seed` and `store` among them.
 
     >>> import tmifpe
@@ -38,9 +48,11 @@ def assert_robust(
     >>> test_model_is_robust()
     """
     __tracebackhide__ = True  # pytest then shows the caller's line
-    if not 0 <= at_least <= 1:
-        raise InputError(f"at_least is a fraction in [0, 1], got {at_least}")
+    if strict and options.get("checks") is False:
+        raise InputError("strict looks at flags, and checks=False raises none; leave one of them out")
+    gates = Gates(at_least, clean_at_least, lower_at_least, strict)
     result = evaluate(model, data, threat, attack, **options)
-    if result.robust_accuracy < at_least:
-        raise AssertionError(describe(result, at_least))
+    if missed := gates.missed(result):
+        others = [case.said for case in missed if case.name != "robust accuracy"]
+        raise AssertionError("\n".join([*others, describe(result, at_least)]))
     return result
