@@ -135,7 +135,8 @@ class _Counted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.tick()
         self.queries.tally.forwards += len(x)
-        logits = self.queries.model(x if self.queries.dtype is None else x.to(self.queries.dtype)).float()
+        output = self.queries.model(x if self.queries.dtype is None else x.to(self.queries.dtype))
+        logits = self.queries.read(output, len(x)).float()
         if logits.requires_grad:
             logits.register_hook(self._backward)
         return logits

@@ -19,7 +19,7 @@ from tmifpe.core.registry import Registry
 def _admit(thing: Any, name: str) -> Callable[..., Attack]:
     if inspect.isclass(thing):
         if not issubclass(thing, Attack) or not isinstance(getattr(thing, "name", None), str):
-            raise InputError(f"{name} is no attack: it must inherit from tmifpe.Attack and have a `name`")
+            raise InputError(f"{name} is no attack: it must inherit from tmifpe.Attack and have a name")
         if not dataclasses.is_dataclass(thing) or not cast(Any, thing).__dataclass_params__.frozen:
             raise InputError(f"the class {name} must be a frozen dataclass: decorate it with @dataclass(frozen=True)")
     return thing

@@ -21,12 +21,14 @@ from tmifpe.audits.result import Audit, Cell
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import whole_number
 from tmifpe.core.numerics import is_usable, margin
+from tmifpe.core.outputs import read_output
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model
 from tmifpe.data import as_data, subset
 from tmifpe.losses import AnyLoss, Loss, get_loss, spelling
 from tmifpe.losses.reference import gradient
 from tmifpe.models import check_compatible
+from tmifpe.run.bar import counted
 from tmifpe.run.request import require_model
 from tmifpe.run.spec import get_precision
 
@@ -45,7 +47,7 @@ def audit(
     *,
     limit: int | None = None,
     batch_size: int = 64,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: bool | Callable[[int, int], None] | None = None,
 ) -> Audit:
     """Measure the gradient of every loss in every precision against float64, on clean images.
 
@@ -74,15 +76,17 @@ def audit(
     require_model(network)
     sample = source.fetch(range(min(2, len(source))))[0]
     with ExitStack() as stack:
+        told = stack.enter_context(counted(progress, "audit"))
         stack.enter_context(preserved_rng(device_of(network) or torch.device("cpu")))
         reference = stack.enter_context(at_precision(network, "fp64", sample))
         runs = [stack.enter_context(at_precision(network, precision, sample)) for precision in precisions]
         notes = [f"reference {reference.note}", *(run.note for run in runs), *_noise(reference, sample)]
+        notes += _output(reference, sample)
         batches: list[_Batch] = []
         for start in range(0, len(source), batch_size):
             positions = range(start, min(start + batch_size, len(source)))
             batches.append(_measure(reference, runs, chosen, *source.fetch(positions)))
-            progress(positions.stop, len(source))
+            told(positions.stop, len(source))
     notes += _vanished(names, batches)
     name = model.name if isinstance(model, Classifier) else type(model).__name__
     return _joined(name, source, [(loss, run.precision) for run in runs for loss in names], notes, batches)
@@ -158,6 +162,14 @@ def _noise(reference: Network, sample: Tensor) -> list[str]:
     if torch.equal(first, second):
         return []
     return ["this model gives other logits each time it is asked: the errors by input are mostly its own noise"]
+
+
+def _output(reference: Network, sample: Tensor) -> list[str]:
+    """A remark where the model returns something else than logits."""
+    with torch.no_grad():
+        output = reference.model(sample.to(reference.device, reference.layers))
+    _, said = read_output(output, len(sample))
+    return [said] if said else []
 
 
 def _joined(name: str, data: Data, pairs: list[tuple[str, str]], notes: list[str], batches: list[_Batch]) -> Audit:

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from tmifpe.cli.command import Command
 from tmifpe.cli.options import with_options
-from tmifpe.core.errors import InputError, first_line, is_out_of_memory
+from tmifpe.core.errors import InputError, as_options, first_line, is_out_of_memory
 from tmifpe.version import __version__
 
 
@@ -30,7 +30,7 @@ class _Group(TyperGroup):
             sentence = str(error) if isinstance(error, InputError) else _out_of_memory(error)
             if sentence is None:
                 raise
-            said = harmless(f"error: {sentence}")
+            said = harmless(f"error: {as_options(sentence)}")
             Console(stderr=True, soft_wrap=True).print(said, style="red", markup=False, highlight=False)
             raise typer.Exit(2) from error
 

@@ -27,25 +27,19 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from tmifpe.run.result import Flag, Result
-    from tmifpe.run.result import Progress as Step
+    from rich.progress import Progress as Bar
+
+    from tmifpe.run.result import Flag, Progress, Result
 
 
-def bar() -> Progress:
+def bar() -> Bar:
     """A progress bar on stderr, so that stdout stays clean for JSON."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
+    from tmifpe.run.bar import make_bar
+
+    return make_bar()
 
 
 @contextmanager
@@ -56,18 +50,11 @@ def prints_on_stderr() -> Iterator[None]:
 
 
 @contextmanager
-def progress_on_stderr(title: str) -> Iterator[Callable[[Step], None]]:
+def progress_on_stderr(title: str) -> Iterator[Callable[[Progress], None]]:
     """Examples done, the robust accuracy so far with its bounds, examples per second, time left."""
-    with bar() as shown, prints_on_stderr():
-        task = shown.add_task(plain(title), total=None, note="")
+    from tmifpe.run.bar import shown_on_stderr
 
-        def told(step: Step) -> None:
-            low, high = step.bounds
-            speed = shown.tasks[0].finished_speed or shown.tasks[0].speed
-            rate = f" {speed:.1f}/s" if speed else ""
-            note = f"robust {low:.1%} to {high:.1%}{rate}"
-            shown.update(task, total=step.total, completed=step.done, note=note)
-
+    with shown_on_stderr(harmless(title)) as told, prints_on_stderr():
         yield told
 
 
@@ -137,7 +124,7 @@ def result_table(result: Result) -> Table:
 
 def in_cli_words(result: Result) -> Result:
     """The result with flags and notes that name options as the command line does."""
-    from tmifpe.run.result import as_options
+    from tmifpe.core.errors import as_options
 
     flags, notes = (flag.on_command_line() for flag in result.flags), map(as_options, result.notes)
     return replace(result, flags=tuple(flags), notes=tuple(notes))

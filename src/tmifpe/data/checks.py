@@ -70,7 +70,7 @@ def check_images(images: Tensor, what: str) -> Tensor:
     if low < 0 or high > 1:
         raise InputError(
             f"the images of {what} must lie in [0, 1] but reach from {low:.4g} to {high:.4g}; scale them, and let "
-            "normalisation happen inside the model (--mean and --std)"
+            "normalisation happen inside the model (`mean` and `std`)"
         )
     return images
 

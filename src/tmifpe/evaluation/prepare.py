@@ -29,6 +29,7 @@ from tmifpe.engines import Engine, Local
 from tmifpe.evaluation.total import Total
 from tmifpe.models import check_compatible, model_identity
 from tmifpe.norms import NORMS
+from tmifpe.run.bar import AnyProgress, reported
 from tmifpe.run.clean import CleanLogits
 from tmifpe.run.plan import make_plan
 from tmifpe.run.prepared_model import PreparedModel, prepare_model
@@ -84,7 +85,8 @@ class Prepared:
         *,
         seed: int | None = None,
         recorder: Recorder | None = None,
-        progress: Callable[[Progress], None] | None = None,
+        progress: AnyProgress = None,
+        title: str | None = None,
     ) -> Result:
         """One attack, with the seed and the progress of the request unless others are given."""
         request = self.request
@@ -109,7 +111,8 @@ class Prepared:
             second=self.second,
             clean=self.clean,
         )
-        return self._run(spec, job, plan, recorder or NoRecorder(), progress or request.progress)
+        with reported(progress or request.progress, title or spec.model) as told:
+            return self._run(spec, job, plan, recorder or NoRecorder(), told)
 
     @cached_property
     def randomised(self) -> bool:
@@ -201,8 +204,8 @@ class Prepared:
         identity = model_identity(self.network, parts)
         if identity is None:
             raise InputError(
-                "a function cannot be told apart from others like it; give it a name= to store its runs (on the "
-                "command line: let the factory return an nn.Module, or say --no-store)"
+                "a function cannot be told apart from others like it; to store its runs give it a name=, or make it an "
+                "nn.Module"
             )
         return identity
 

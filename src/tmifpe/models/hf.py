@@ -65,7 +65,7 @@ def hf(asked: Asked) -> Loaded:
         std=std,
         notes=()
         if processor
-        else (f"hf:{asked.where} states no normalisation; give --mean and --std if it needs one",),
+        else (f"hf:{asked.where} states no normalisation; give `mean` and `std` if it needs one",),
     )
 
 

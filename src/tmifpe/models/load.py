@@ -62,7 +62,7 @@ def _resolve(text: str) -> tuple[str, str]:
     if suffix in SUFFIXES:
         return SUFFIXES[suffix], text
     if suffix in (".safetensors", ".bin", ".ckpt"):
-        raise InputError(f"{text} holds weights only; name an architecture and give them with --weights {text}")
+        raise InputError(f"{text} holds weights only; name an architecture and give them with `weights={text}`")
     if suffix == ".py":
         raise InputError(f"{text} is a Python file; name the function in it that makes the model: {text}:FUNCTION")
     if colon and not difflib.get_close_matches(head, MODELS, n=1, cutoff=0.75):

@@ -33,7 +33,7 @@ def robustbench(asked: Asked) -> Loaded:
     dataset, threat, name = _split(asked.where)
     folder = asked.weights or Path("models")
     if asked.weights is not None and not folder.is_dir():
-        raise InputError(f"--weights {folder} must be the zoo's folder (it holds {dataset}/{threat}/{name}.pt)")
+        raise InputError(f"`weights={folder}` must be the zoo's folder (it holds {dataset}/{threat}/{name}.pt)")
     utils = import_zoo()
     models = _zoo(utils, dataset, threat)
     if name not in models:

@@ -55,11 +55,11 @@ def nothing_after(asked: Asked) -> None:
     """For names that stand alone: what is written after a colon would not be looked at."""
     if asked.where:
         raise InputError(
-            f"{asked.source} takes nothing after a colon, got {shown(asked.where)}; weights go to --weights"
+            f"{asked.source} takes nothing after a colon, got {shown(asked.where)}; weights go to `weights`"
         )
 
 
 def own_weights_only(asked: Asked) -> None:
     """For files that hold architecture and weights together: a second set of weights is a mistake."""
     if asked.weights is not None:
-        raise InputError(f"{asked.where} carries its own weights; leave out --weights {asked.weights}")
+        raise InputError(f"{asked.where} carries its own weights; leave out `weights={asked.weights}`")

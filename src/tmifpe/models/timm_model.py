@@ -32,7 +32,7 @@ def timm_model(asked: Asked) -> Loaded:
         raise did_you_mean("timm model", name, timm.list_models())
     if asked.weights is None and options:
         raise InputError(
-            f"timm:{asked.where} changes the network, so pretrained weights do not fit; give --weights FILE"
+            f"timm:{asked.where} changes the network, so pretrained weights do not fit; give `weights=FILE`"
         )
     module = _create(timm, name, asked.weights is None, options)
     if asked.weights is not None:
@@ -77,6 +77,6 @@ def _create(timm: Any, name: str, pretrained: bool, options: dict[str, Any]) -> 
         if pretrained:
             raise InputError(
                 f"the pretrained weights of timm:{name} are not in the cache and could not be fetched; download them "
-                f"where there is a network, or give --weights FILE ({first})"
+                f"where there is a network, or give `weights=FILE` ({first})"
             ) from error
         raise InputError(f"timm cannot make {name} with {options or 'its defaults'}: {first}") from error

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["Flag", "Progress", "Result", "as_options"]
+__all__ = ["Flag", "Progress", "Result"]
 
 import dataclasses
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tmifpe.attacks.queries import Tally
-from tmifpe.core.errors import shorten
+from tmifpe.core.errors import as_options, shorten
 from tmifpe.core.options import parse
 from tmifpe.core.stats import student, wilson
 from tmifpe.run.outcomes import Mark, Outcomes
@@ -38,16 +37,6 @@ class Flag:
 
     def on_command_line(self) -> Flag:
         return Flag(self.name, as_options(self.seen), as_options(self.advice))
-
-
-def as_options(text: str) -> str:
-    """Text that names options as Python does, in backticks, with the names of the command line."""
-
-    def option(found: re.Match[str]) -> str:
-        name, value = found[1].replace("_", "-"), found[2]
-        return f"--{name}" if value is None else f"--{name} " + value.strip('"')
-
-    return re.sub(r"`(\w+)(?:=([^`]*))?`", option, text)
 
 
 @dataclass(frozen=True)

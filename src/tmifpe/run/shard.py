@@ -19,6 +19,7 @@ from tmifpe.attacks.queries import Queries, Tally
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
+from tmifpe.core.outputs import check_clean
 from tmifpe.core.rng import seed_rng
 from tmifpe.core.types import Data, Threat
 from tmifpe.run.clean import CleanLogits
@@ -126,6 +127,7 @@ def read_clean(job: Job, queries: Queries, x: Tensor, labels: Tensor) -> Tensor:
             f"the model returns NaN or infinite logits for {bad} of {len(x)} clean images; "
             f"check its weights, its normalisation and the precision ({job.prepared.precision})"
         )
+    check_clean(logits, queries.notes)
     if int(labels.max()) >= logits.shape[1]:
         raise InputError(f"label {int(labels.max())} is out of range: the model has {logits.shape[1]} classes")
     return logits

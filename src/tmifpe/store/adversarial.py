@@ -58,7 +58,7 @@ def read_adv(path: str) -> dict[str, Tensor]:
     except InputError as error:
         raise InputError(f"cannot read adversarial examples from {path}: {error}") from error
     if "adv" not in tensors:
-        raise InputError(f"{path} holds no tensor 'adv'; give a file that --save-adv wrote")
+        raise InputError(f"{path} holds no tensor 'adv'; give a file of adversarial examples as tmifpe writes them")
     return tensors
 
 

@@ -39,7 +39,7 @@ def robustbench_file(store: Store, run: StoredRun) -> bytes:
     if not whole:
         raise InputError(
             f"run {run.name} covers {run.plan.n} of the {run.spec.total} examples of {run.spec.data}; RobustBench asks "
-            "for the whole test set: evaluate without --limit and --indices"
+            "for the whole test set: evaluate without `limit` and `indices`"
         )
     if run.spec.targets != "none":
         raise InputError(f"run {run.name} is targeted; RobustBench asks for untargeted evaluations")
