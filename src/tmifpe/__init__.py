@@ -17,7 +17,7 @@ from tmifpe.core.errors import InputError, MissingExtra
 from tmifpe.version import __version__
 
 if TYPE_CHECKING:
-    from tmifpe import theory
+    from tmifpe import models, theory
     from tmifpe.attacks import GAMA, PGD, Attack, bim, fgsm, get_attack, mim, register_attack
     from tmifpe.audits.audit import Audit, audit
     from tmifpe.checks.attack import check_monotone
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tmifpe.evaluation.compare import Comparison, compare
     from tmifpe.evaluation.evaluate import evaluate
     from tmifpe.losses import Loss, ReferenceGradient, get_loss, register_loss
-    from tmifpe.models import load_model, register_model
+    from tmifpe.models import Normalize, load_model, register_model
     from tmifpe.norms import Norm, register_norm
     from tmifpe.run.outcomes import Outcome, Outcomes
     from tmifpe.run.result import Flag, Progress, Result
@@ -45,6 +45,7 @@ __all__ = [
     "Loss",
     "MissingExtra",
     "Norm",
+    "Normalize",
     "Outcome",
     "Outcomes",
     "Progress",
@@ -64,6 +65,7 @@ __all__ = [
     "load_data",
     "load_model",
     "mim",
+    "models",
     "register_attack",
     "register_data",
     "register_loss",
@@ -85,7 +87,7 @@ _HOMES = {
     "tmifpe.run.result": ["Flag", "Progress", "Result"],
     "tmifpe.store": ["Store"],
     "tmifpe.losses": ["Loss", "ReferenceGradient", "get_loss", "register_loss"],
-    "tmifpe.models": ["load_model", "register_model"],
+    "tmifpe.models": ["Normalize", "load_model", "register_model"],
     "tmifpe.norms": ["Norm", "register_norm"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -94,8 +96,8 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
-    if name == "theory":
-        return importlib.import_module("tmifpe.theory")
+    if name in ("models", "theory"):
+        return importlib.import_module(f"tmifpe.{name}")
     raise AttributeError(f"module 'tmifpe' has no attribute {name!r}")
 
 

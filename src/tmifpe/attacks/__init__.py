@@ -1,7 +1,7 @@
 """One step, one loop, sequences of attacks. A model is any callable to logits."""
 
-from tmifpe.attacks.attack import Attack, Budget
-from tmifpe.attacks.catalogue import ATTACKS, attack_spelling, get_attack, register_attack
+from tmifpe.attacks.attack import Attack, Budget, Part
+from tmifpe.attacks.catalogue import ATTACKS, attack_spelling, get_attack, part_names, register_attack
 from tmifpe.attacks.gama import GAMA
 from tmifpe.attacks.loop import Loop, Verdicts
 from tmifpe.attacks.pgd import PGD, bim, fgsm, mim
@@ -18,6 +18,7 @@ __all__ = [
     "Budget",
     "Evaluated",
     "Loop",
+    "Part",
     "Problem",
     "Queries",
     "Sequence",
@@ -30,5 +31,6 @@ __all__ = [
     "fgsm",
     "get_attack",
     "mim",
+    "part_names",
     "register_attack",
 ]

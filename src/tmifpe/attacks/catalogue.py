@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ATTACKS", "attack_spelling", "get_attack", "register_attack"]
+__all__ = ["ATTACKS", "attack_spelling", "get_attack", "part_names", "register_attack"]
 
 import dataclasses
 import inspect
@@ -84,3 +84,17 @@ def attack_spelling(attack: Attack) -> str:
     if name != attack.name:
         check_spelled(attack, text, get_attack)
     return text
+
+
+def part_names(text: str) -> tuple[str, ...]:
+    """The parts of the attack that `text` spells. Code of a user is not run for it, and has none then.
+
+    >>> part_names("autoattack"), part_names("pgd")
+    (('apgd-ce', 'apgd-t', 'fab-t', 'square'), ())
+    """
+    try:
+        name, _ = parse(text)
+    except InputError:  # a spelling of another version
+        return ()
+    known = ":" not in name and name in ATTACKS
+    return tuple(part.name for part in getattr(ATTACKS.get(name), "parts", ())) if known else ()

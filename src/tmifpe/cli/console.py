@@ -97,7 +97,7 @@ def result_table(result: Result) -> Table:
         ),
         ("clean accuracy", f"{percent(result.clean_accuracy)} %"),
         ("examples", f"{result.n}, of which broken {result.broken}"),
-        ("threat", plain(f"{spec.threat.norm}, eps {spec.threat.eps:.6g}")),
+        ("threat", plain(f"{spec.threat.norm}, eps {spec.threat.eps:.6g}{spec.threat.within}")),
         ("attack", plain("; ".join(spec.attacks).replace(",", ", "))),  # spaces, so that lines can break
         ("precision, mode, seed", plain(f"{spec.precision}, {spec.mode}, {spec.seed}")),
         ("cost", f"{result.seconds:.1f} s, {result.tally.forwards} forwards, {result.tally.backwards} backwards"),
@@ -111,6 +111,12 @@ def result_table(result: Result) -> Table:
         mean = sum(result.repeated) / len(result.repeated)
         bounds = " to ".join(percent(bound) for bound in student(result.repeated))
         rows.insert(1, (f"over {len(result.repeated)} draws", f"{percent(mean)} %  (95 %: {bounds})"))
+    if result.check_forwards:
+        cut = f"; held to 5 %: {'; '.join(result.checks_cut)}" if result.checks_cut else ""
+        rows.append(("checks", plain(f"{result.check_forwards} forwards{cut}")))
+    if (given := result.transferred) is not None:
+        both, alone = percent(given.united_robust_accuracy), percent(given.robust_accuracy)
+        rows.insert(1, ("with --transfer-adv", f"{both} % robust ({alone} % after those examples alone)"))
     if result.resumed:
         rows.append(("from the store", f"{result.resumed} examples"))
     for name, text in rows:

@@ -46,7 +46,7 @@ def evaluate(
     ending = check_ending(save_adv) if save_adv is not None else ""
     parse.check_output(save_adv)
     parse.check_output(junit)
-    threat, chosen = parse.threat_from(attack), resolve_attack(loss, parse.attack_from(attack, "tmifpe"))
+    threat, chosen = parse.threat_from(attack, source.box), resolve_attack(loss, parse.attack_from(attack, "tmifpe"))
     classifier, data, device = parse.load_sources(source)
     options: dict[str, Any] = parse.request_from(attack, data)
     options |= {"device": device, "keep_adv": save_adv is not None, "store": keep.folder, "fresh": keep.fresh}

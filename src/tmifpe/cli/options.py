@@ -43,6 +43,10 @@ class SourceOptions:
         int | None, typer.Option(min=1, help="Only N examples, drawn at random, always the same, from all classes.")
     ] = None
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
+    box: Annotated[
+        str | None,
+        typer.Option(help="LOW,HIGH of the pixels the model takes, e.g. 0,255 or -1,1.  [default: 0,1]"),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,10 @@ class AttackOptions:
     """What the attacker may do, and how it goes about it."""
 
     norm: Annotated[str, typer.Option(help="linf (or inf), l2 (or 2).")] = "linf"
-    eps: Annotated[str, typer.Option(help="The radius of the ball, e.g. 0.3 or 8/255.")] = "8/255"
+    eps: Annotated[
+        str | None,
+        typer.Option(help="The radius of the ball in the units of the box: 0.3, 8/255.  [default: 8/255 of the box]"),
+    ] = None
     steps: Annotated[int, typer.Option(min=1, help="Gradient steps per restart.")] = 100
     restarts: Annotated[int, typer.Option(min=1, help="Random starts per example.")] = 1
     schedule: Annotated[str, typer.Option(help="Step sizes of PGD on a loss: cosine, linear, constant or drops.")] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "attack_from",
+    "box_from",
     "check_output",
     "checks_from",
     "folder_from",
@@ -25,7 +26,11 @@ from tmifpe.core.numbers import parse_whole, read_number
 
 if TYPE_CHECKING:
     from tmifpe.attacks import PGD
-    from tmifpe.core.types import Classifier, Data, Threat
+    from tmifpe.core.types import Box, Classifier, Data, Threat
+
+
+EPS = 8 / 255
+"""The radius of the ball if --eps gives none, as a share of the box."""
 
 
 @prints_on_stderr()
@@ -37,7 +42,8 @@ def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
 
     device = pick_device(options.device)
     indices = read_indices(options.indices) if options.indices else None
-    data = load_data(options.data or DIGITS, indices=indices, limit=options.limit, sample=options.sample)
+    box = box_from(options.box)
+    data = load_data(options.data or DIGITS, indices=indices, limit=options.limit, sample=options.sample, box=box)
     classifier = load_model(
         options.model,
         weights=options.weights,
@@ -48,11 +54,23 @@ def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
     return classifier, data, str(device)
 
 
-def threat_from(options: AttackOptions) -> Threat:
+def box_from(text: str | None) -> Box:
+    """LOW and HIGH of --box."""
+    from tmifpe.core.types import UNIT
+
+    edges = UNIT if text is None else _numbers("box", text) or ()
+    if len(edges) != 2 or edges[0] >= edges[1]:
+        raise InputError(f"--box must be two numbers, LOW,HIGH, as in 0,255 or -1,1, got {shown(text)}")
+    return edges[0], edges[1]
+
+
+def threat_from(options: AttackOptions, box: str | None = None) -> Threat:
     from tmifpe.core.types import Threat
     from tmifpe.norms import get_norm
 
-    threat = Threat(options.norm, options.eps)  # pyright: ignore[reportArgumentType]
+    low, high = box_from(box)
+    eps = EPS * (high - low) if options.eps is None else options.eps
+    threat = Threat(options.norm, eps, low, high)  # pyright: ignore[reportArgumentType]
     get_norm(threat.norm)
     return threat
 

@@ -9,24 +9,32 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tmifpe.core.errors import InputError
-from tmifpe.core.types import Data
+from tmifpe.core.types import UNIT, Box, Data
 from tmifpe.data.catalogue import DATA
 from tmifpe.data.stratified import stratified
-from tmifpe.data.subset import subset
+from tmifpe.data.subset import in_box, subset
 
 
 def load_data(
-    text: str, *, indices: Sequence[int | str] | None = None, limit: int | None = None, sample: int | None = None
+    text: str,
+    *,
+    indices: Sequence[int | str] | None = None,
+    limit: int | None = None,
+    sample: int | None = None,
+    box: Box = UNIT,
 ) -> Data:
     """The data that `text` names, e.g. `mnist:DIR` or `my_data.py:load`, which is run; of it the given indices; of
     those the first `limit`, or `sample` drawn at random, always the same ones, each class by its share.
+
+    box: the lowest and highest value of a pixel. Bytes and the data sets that have a name fill it; floating images of
+    your own must lie in it. `evaluate` and `compare` set it to that of their threat.
 
     >>> load_data("digits", limit=3).indices
     [0, 1, 2]
     """
     if isinstance(text, Path):
         raise InputError(f"{text} may be data of any kind: say which, as in 'npz:{text}'")
-    data = _open(text.strip())
+    data = in_box(_open(text.strip()), box)
     if indices is not None:
         data = subset(data, indices)
     if limit is not None and sample is not None:

@@ -24,10 +24,10 @@ from tmifpe.core.errors import InputError
 from tmifpe.core.extensions import require_identified
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model, Threat
-from tmifpe.data import as_data, coverage, stratified, subset
+from tmifpe.data import as_data, coverage, in_box, stratified, subset
 from tmifpe.engines import Engine, Local
 from tmifpe.evaluation.total import Total
-from tmifpe.models import check_compatible, model_identity
+from tmifpe.models import check_compatible, model_identity, whole_steps
 from tmifpe.norms import NORMS
 from tmifpe.run.bar import AnyProgress, reported
 from tmifpe.run.clean import CleanLogits
@@ -49,15 +49,18 @@ def prepare(model: Model | Classifier, data: Any, threat: Threat, request: Reque
     network: Model = classifier.module if classifier is not None else model
     require_model(network)
     require_threat(threat)
-    source = _select(as_data(data), request)
+    source = _select(in_box(as_data(data), threat.box), request)
     if classifier is not None:
-        check_compatible(classifier, source)
+        check_compatible(classifier, source, threat.box)
     threat = replace(threat, norm=NORMS.canonical(threat.norm))
+    notes: tuple[str, ...] = ()
+    if classifier is not None and classifier.takes_bytes:
+        threat, notes = whole_steps(threat)
     with ExitStack() as stack:
         prepared = stack.enter_context(prepare_model(network, request.precision, request.device))
         stack.enter_context(preserved_rng(prepared.device))
         second = stack.enter_context(second_opinion(network, prepared, request.verify, source))
-        yield Prepared(network, classifier, source, threat, request, prepared, second)
+        yield Prepared(network, classifier, source, threat, request, prepared, second, notes)
 
 
 @dataclass
@@ -71,6 +74,8 @@ class Prepared:
     request: Request
     model: PreparedModel
     second: PreparedModel | None
+    notes: tuple[str, ...] = ()
+    """Remarks on what was asked for."""
     engine: Engine = field(default_factory=Local)
     clean: CleanLogits = field(default_factory=CleanLogits)
     model_checks: ModelChecks = field(default_factory=ModelChecks)
@@ -129,7 +134,6 @@ class Prepared:
             total = Total(plan, request.keep_adv, progress)
             checks = Checks(request.checks, request.repeats, request.transfer_adv, self.model_checks)
             checks.recall(recorder.finished())
-            checks.before(job)
             for recalled in recorder.recall(request.keep_adv or request.repeats > 1):
                 total.add(recalled)
                 checks.shard(job, recalled)
@@ -146,9 +150,16 @@ class Prepared:
             adv = total.joined_adv()
             notes = (*self._notes(), *sorted(total.notes))
             found = Result(spec, plan, total.outcomes, total.tally, seconds, resumed, adv=adv, notes=notes)
-            checks.after(job, found.outcomes)
+            checks.after(job, found)
+            given = checks.transferred
             found = replace(
-                found, flags=checks.flags, check_forwards=checks.forwards, repeated=checks.repeated(found.n)
+                found,
+                flags=checks.flags,
+                check_forwards=checks.forwards,
+                checks_cut=checks.cut,
+                transferred=given,
+                notes=(*notes, *(given.remarks(self.threat) if given is not None else ())),
+                repeated=checks.repeated(found.n),
             )
             recorder.end(found)
             return found
@@ -156,6 +167,7 @@ class Prepared:
             recorder.close()
 
     def _notes(self) -> Iterator[str]:
+        yield from self.notes
         if self.classifier is not None:
             yield from self.classifier.notes
         if said := coverage(self.data):

@@ -9,15 +9,21 @@ from torch import Tensor, nn
 
 from tmifpe.core.errors import InputError, MisfitError, first_line
 from tmifpe.core.outputs import as_logits
-from tmifpe.core.types import Classifier, Data, Model
+from tmifpe.core.types import UNIT, Box, Classifier, Data, Model
 
 
-def check_compatible(classifier: Classifier, data: Data) -> None:
-    """`MisfitError` where channels, size or classes of the data differ from what the model states.
+def check_compatible(classifier: Classifier, data: Data, box: Box = UNIT) -> None:
+    """`MisfitError` where box, channels, size or classes of the data differ from what the model states.
 
     A model that states no input size is shown two grey images of the data's shape.
     """
     shape = tuple(data.shape)
+    if classifier.box not in (None, box):
+        made_for, given = (f"[{low:g}, {high:g}]" for low, high in (classifier.box, box))
+        raise MisfitError(
+            f"{classifier.name} takes images in {made_for}, not in {given}; leave out the box"
+            + ("" if classifier.takes_bytes else f", or give its normalisation in units of {given} (`mean` and `std`)")
+        )
     if classifier.input_shape is not None and shape != classifier.input_shape:
         raise MisfitError(
             f"{classifier.name} takes images of shape {_times(classifier.input_shape)}, "

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tmifpe.core.errors import InputError, shown
-from tmifpe.core.types import Model
+from tmifpe.core.types import Box, Model
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Loaded:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     notes: tuple[str, ...] = ()
+    box: Box | None = None
+    """The images it was made for, where its source knows."""
     takes_bytes: bool = False
     """Whether it rounds images to bytes first, so that no normalisation may come before it."""
 

@@ -9,6 +9,7 @@ from typing import Any
 from tmifpe.core.errors import InputError, did_you_mean, first_line
 from tmifpe.core.extras import import_extra
 from tmifpe.core.options import parse, spell
+from tmifpe.core.types import UNIT
 from tmifpe.models.source import Asked, Loaded
 from tmifpe.models.weights import load_weights
 
@@ -50,6 +51,7 @@ def timm_model(asked: Asked) -> Loaded:
         input_shape=(shape[0], shape[1], shape[2]) if len(shape) == 3 else None,
         mean=mean,
         std=std,
+        box=UNIT,
     )
 
 

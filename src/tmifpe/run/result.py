@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Flag", "Progress", "Result"]
+__all__ = ["Flag", "Progress", "Result", "Transferred"]
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -12,10 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tmifpe.attacks import part_names
 from tmifpe.attacks.queries import Tally
 from tmifpe.core.errors import as_options, shorten
+from tmifpe.core.extras import import_extra
 from tmifpe.core.options import parse
 from tmifpe.core.stats import student, wilson
+from tmifpe.core.types import Threat
 from tmifpe.run.outcomes import Mark, Outcomes
 from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.version import __version__
@@ -53,6 +56,39 @@ class Progress:
         return self.robust / self.total, (self.total - self.wrong) / self.total
 
 
+@dataclass(frozen=True, eq=False)
+class Transferred:
+    """What adversarial examples that were made elsewhere (`transfer_adv`) do to this model. Examples by index."""
+
+    given: int
+    outside_box: NDArray[np.int64]
+    outside_ball: NDArray[np.int64]
+    """Farther from the image than eps, and so not tried; nor were those outside the box."""
+    farthest: float
+    """The largest distance among them."""
+    broken: NDArray[np.int64]
+    new: NDArray[np.int64]
+    """Those that the run's own attack had left standing."""
+    robust_accuracy: float
+    """After the given examples alone."""
+    united_robust_accuracy: float
+    """After the run's own attack and the given examples."""
+
+    def remarks(self, threat: Threat) -> list[str]:
+        """How many were not allowed, and why."""
+        said = []
+        if n := len(self.outside_ball):
+            said.append(f"{n} lie outside the ball (up to {self.farthest:.4g} from the image, eps is {threat.eps:.4g})")
+        if n := len(self.outside_box):
+            said.append(f"{n} lie outside the box [{threat.low:g}, {threat.high:g}]")
+        return (
+            [f"of {self.given} examples in `transfer_adv`, {' and '.join(said)}; they were not tried"] if said else []
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
+
+
 @dataclass(frozen=True)
 class Result:
     """The answer to a `RunSpec`. Accuracies and the interval are fractions in [0, 1].
@@ -76,6 +112,10 @@ class Result:
     """The robust accuracy in further draws of a randomised model, one number per draw."""
     notes: tuple[str, ...] = ()
     """Remarks by the sources of the model and of the data."""
+    checks_cut: tuple[str, ...] = ()
+    """What the checks left out, or looked at less of, to stay within 5 % of the run's own forward passes."""
+    transferred: Transferred | None = field(default=None, compare=False)
+    """What the examples in `transfer_adv` do."""
 
     @property
     def n(self) -> int:
@@ -122,6 +162,19 @@ class Result:
         attacked = int((self.outcomes.correct & self.outcomes.counted).sum())
         return self.broken / attacked if attacked else 0.0
 
+    def broken_by(self) -> dict[str, NDArray[np.int64]]:
+        """Which examples each attack broke, by index; part by part where it has parts, as AutoAttack has."""
+        found: dict[str, NDArray[np.int64]] = {}
+        table = self.outcomes
+        for number, spelled in enumerate(self.spec.attacks):
+            here, names = table.fooled & (table.stage == number), part_names(spelled)
+            for part, name in enumerate(names):
+                found[f"{parse(spelled)[0]}: {name}"] = table.index[here & (table.part == part)]
+            rest = table.index[here & ((table.part < 0) | (table.part >= len(names)))]
+            if len(rest) or not names:
+                found[spelled] = rest
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """The result as plain values, without the rows."""
         _, options = parse(self.spec.attacks[0])
@@ -133,6 +186,7 @@ class Result:
             "broken": self.broken,
             "norm": self.spec.threat.norm,
             "eps": self.spec.threat.eps,
+            "box": list(self.spec.threat.box),
             "loss": options.get("loss"),
             "steps": options.get("steps"),
             "seed": self.spec.seed,
@@ -140,6 +194,7 @@ class Result:
             "forwards": self.tally.forwards,
             "backwards": self.tally.backwards,
             "check_forwards": self.check_forwards,
+            "checks_cut": list(self.checks_cut),
             "resumed": self.resumed,
             "flags": [dataclasses.asdict(flag) for flag in self.flags],
             "notes": list(self.notes),
@@ -159,6 +214,10 @@ class Result:
                 "fragile": len(self.fragile),
                 "fragile_indices": self.fragile.tolist(),
             }
+        if self.transferred is not None:
+            plain |= {"transfer": self.transferred.to_json()}
+        if len(broken_by := self.broken_by()) > 1:
+            plain |= {"broken_by": {name: indices.tolist() for name, indices in broken_by.items()}}
         if self.repeated:
             plain |= {
                 "repeated": list(self.repeated),
@@ -176,11 +235,36 @@ class Result:
         return f"<Result {self}; {shorten(what, 200)}; {f'flags: {shorten(names, 100)}' if names else 'no flags'}>"
 
     def __str__(self) -> str:
-        low, high = self.interval
+        (low, high), threat = self.interval, self.spec.threat
         return (
             f"robust accuracy {self.robust_accuracy:.2%} (95 % interval {low:.2%} to {high:.2%}), "
-            f"clean {self.clean_accuracy:.2%}, n = {self.n}, {self.spec.threat.norm} eps = {self.spec.threat.eps:.6g}"
+            f"clean {self.clean_accuracy:.2%}, n = {self.n}, {threat.norm} eps = {threat.eps:.6g}{threat.within}"
         )
+
+    def to_pandas(self) -> Any:
+        """One row per example as a DataFrame (extra `pandas`), in the order of evaluation.
+
+        index, label, target (-1: untargeted), clean_pred and adv_pred are whole numbers. `correct`: the clean image is
+        classified correctly. `fooled`: the attack broke it; False for what it was not tried on. `robust`: correct and
+        not fooled, missing for examples that a targeted run does not count; its mean is the robust accuracy. `attack`
+        and `part`: what broke it, empty if nothing did. steps_used; margin and clean_margin (positive: broken); size of
+        the change; clean_gap and adv_gap between the two largest logits; `fragile`: broken in one precision only.
+        """
+        pandas: Any = import_extra("pandas", "tables of outcomes", "pandas")
+        table = self.outcomes
+        names = np.array([*(parse(attack)[0] for attack in self.spec.attacks), ""], dtype=object)
+        parts = [[*part_names(attack)] for attack in self.spec.attacks]
+        part = [
+            parts[s][p] if s >= 0 and 0 <= p < len(parts[s]) else ""
+            for s, p in zip(table.stage, table.part, strict=True)
+        ]
+        robust = pandas.array(table.robust, dtype="boolean")
+        robust[~table.counted] = pandas.NA
+        columns = {name: table.arrays[name] for name in ("index", "label", "target", "clean_pred", "adv_pred")}
+        columns |= {"correct": table.correct, "fooled": table.fooled, "robust": robust}
+        columns |= {"attack": names[table.stage], "part": part}
+        columns |= {name: table.arrays[name] for name in table.columns() if name not in {*columns, "stage", "marks"}}
+        return pandas.DataFrame(columns | {"fragile": (table.marks & Mark.FRAGILE) != 0})
 
     def per_class(self) -> dict[int, tuple[int, int, int]]:
         """For every label: examples, correct ones, robust ones."""

@@ -172,6 +172,7 @@ def _note(outcomes: Outcomes, rows: NDArray[np.int64], part: Problem, verdicts: 
     fooled = verdicts.fooled.cpu().numpy()
     outcomes.fooled[rows] = fooled
     outcomes.stage[rows] = verdicts.stage.cpu().numpy()
+    outcomes.part[rows] = verdicts.part.cpu().numpy()
     steps = verdicts.steps.cpu().numpy()
     outcomes.steps_used[rows] = steps
     outcomes.adv_pred[rows] = verdicts.prediction.cpu().numpy()

@@ -131,7 +131,9 @@ def read_shard(path: Path) -> ShardFile:
     try:
         return _read_shard(path)
     except FileNotFoundError as error:
-        raise StoreError(f"{path} is missing; repeat the run with `fresh=True` to have its adversarial examples") from error
+        raise StoreError(
+            f"{path} is missing; repeat the run with `fresh=True` to have its adversarial examples"
+        ) from error
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise StoreError(f"{path} is damaged ({error}); repeat the run with `fresh=True`") from error
 
