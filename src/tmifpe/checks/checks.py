@@ -16,8 +16,9 @@ from tmifpe.checks.model import ModelChecks
 from tmifpe.checks.redraw import redraw
 from tmifpe.checks.transfer import check_transfer, try_given
 from tmifpe.checks.units import check_units
-from tmifpe.run.result import Flag, Result, Transferred
+from tmifpe.run.result import Flag, Result
 from tmifpe.run.shard import Job, ShardResult
+from tmifpe.run.verify import Transferred
 
 
 class Checks:

@@ -15,9 +15,9 @@ from tmifpe.attacks.queries import Queries
 from tmifpe.attacks.rows import Problem
 from tmifpe.checks.flags import flag, some
 from tmifpe.run.outcomes import Outcomes
-from tmifpe.run.result import Flag, Transferred
+from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job, fetch_rows
-from tmifpe.run.verify import inside, verify
+from tmifpe.run.verify import Transferred, inside, verify
 
 
 def try_given(job: Job, outcomes: Outcomes, given: Tensor) -> tuple[Transferred, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Flag", "Progress", "Result", "Transferred"]
+__all__ = ["Flag", "Progress", "Result"]
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -18,9 +18,9 @@ from tmifpe.core.errors import as_options, shorten
 from tmifpe.core.extras import import_extra
 from tmifpe.core.options import parse
 from tmifpe.core.stats import student, wilson
-from tmifpe.core.types import Threat
 from tmifpe.run.outcomes import Mark, Outcomes
 from tmifpe.run.spec import Plan, RunSpec
+from tmifpe.run.verify import Transferred
 from tmifpe.version import __version__
 
 
@@ -54,39 +54,6 @@ class Progress:
     @property
     def bounds(self) -> tuple[float, float]:
         return self.robust / self.total, (self.total - self.wrong) / self.total
-
-
-@dataclass(frozen=True, eq=False)
-class Transferred:
-    """What adversarial examples that were made elsewhere (`transfer_adv`) do to this model. Examples by index."""
-
-    given: int
-    outside_box: NDArray[np.int64]
-    outside_ball: NDArray[np.int64]
-    """Farther from the image than eps, and so not tried; nor were those outside the box."""
-    farthest: float
-    """The largest distance among them."""
-    broken: NDArray[np.int64]
-    new: NDArray[np.int64]
-    """Those that the run's own attack had left standing."""
-    robust_accuracy: float
-    """After the given examples alone."""
-    united_robust_accuracy: float
-    """After the run's own attack and the given examples."""
-
-    def remarks(self, threat: Threat) -> list[str]:
-        """How many were not allowed, and why."""
-        said = []
-        if n := len(self.outside_ball):
-            said.append(f"{n} lie outside the ball (up to {self.farthest:.4g} from the image, eps is {threat.eps:.4g})")
-        if n := len(self.outside_box):
-            said.append(f"{n} lie outside the box [{threat.low:g}, {threat.high:g}]")
-        return (
-            [f"of {self.given} examples in `transfer_adv`, {' and '.join(said)}; they were not tried"] if said else []
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -253,16 +220,18 @@ class Result:
         pandas: Any = import_extra("pandas", "tables of outcomes", "pandas")
         table = self.outcomes
         names = np.array([*(parse(attack)[0] for attack in self.spec.attacks), ""], dtype=object)
-        parts = [[*part_names(attack)] for attack in self.spec.attacks]
-        part = [
-            parts[s][p] if s >= 0 and 0 <= p < len(parts[s]) else ""
-            for s, p in zip(table.stage, table.part, strict=True)
-        ]
+        parts = {
+            (s, p): name for s, attack in enumerate(self.spec.attacks) for p, name in enumerate(part_names(attack))
+        }
+        places = zip(table.stage.tolist(), table.part.tolist(), strict=True)
         robust = pandas.array(table.robust, dtype="boolean")
         robust[~table.counted] = pandas.NA
         columns = {name: table.arrays[name] for name in ("index", "label", "target", "clean_pred", "adv_pred")}
         columns |= {"correct": table.correct, "fooled": table.fooled, "robust": robust}
-        columns |= {"attack": names[table.stage], "part": part}
+        columns |= {"attack": names[table.stage]}
+        columns["part"] = [
+            parts.get(place, "") for place in zip(table.stage.tolist(), table.part.tolist(), strict=True)
+        ]
         columns |= {name: table.arrays[name] for name in table.columns() if name not in {*columns, "stage", "marks"}}
         return pandas.DataFrame(columns | {"fragile": (table.marks & Mark.FRAGILE) != 0})
 
