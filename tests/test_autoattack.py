@@ -216,7 +216,7 @@ def test_its_warning_is_our_flag_and_nothing_goes_to_stderr(capfd):
 
 
 def test_its_parts_one_by_one_are_the_standard_version(quantised):
-    """Each part seeds itself anew, so that calling them in turn is what the package does; against the package itself."""
+    """Each part seeds itself anew, so that to call them in turn is to do what the package does by itself."""
     from pyautoattack import AutoAttack as Standard
 
     model = Quantised()

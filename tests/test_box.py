@@ -135,8 +135,8 @@ def make():
 @pytest.mark.parametrize(("low", "high", "eps"), [(0, 255, "25.5"), (-1, 1, "0.2")])
 def test_box_on_the_command_line(tmp_path, low, high, eps):
     (tmp_path / "made.py").write_text(FACTORY.format(low=low, high=high), encoding="utf-8")
-    words = ["--limit", "30", "--device", "cpu", "--no-store", "--json"]
-    attack = ["--steps", "5", "--no-checks"]
+    words = ["--limit", "30", "--device", "cpu", "--json"]
+    attack = ["--steps", "5", "--no-checks", "--no-store"]
     model, box = f"{tmp_path}/made.py:make", ["--box", f"{low},{high}"]
 
     def run(*more: str) -> dict:

@@ -88,7 +88,7 @@ class TrustOptions:
     """What is done around the attack so that its number can be trusted."""
 
     checks: Annotated[
-        bool, typer.Option(help="Look for reasons to doubt the number, on at most 64 examples; see docs/flags.md.")
+        bool, typer.Option(help="Look for reasons to doubt the number, for at most 5 % of the cost; see docs/flags.md.")
     ] = True
     strict: Annotated[bool, typer.Option("--strict", help="Exit with code 3 if any flag is raised.")] = False
     verify: Annotated[

@@ -62,9 +62,8 @@ def as_options(text: str) -> str:
 
     def option(found: re.Match[str]) -> str:
         name, value = found[1].replace("_", "-"), found[2]
-        if value is None or value == "True":
-            return f"--{name}"
-        return f"--no-{name}" if value in ("False", "None") else f"--{name} " + value.strip('"')
+        off, said = value in ("False", "None"), value not in (None, "True", "False", "None")
+        return f"--{'no-' * off}{name}" + (f" {value}".replace('"', "") if said else "")
 
     return re.sub(r"`(\w+)(?:=([^`]*))?`", option, text)
 

@@ -53,8 +53,8 @@ def counted(progress: bool | Callable[[int, int], None] | None, title: str) -> I
 def shown_on_stderr(title: str) -> Iterator[Callable[[Progress], None]]:
     """Examples done, the robust accuracy so far with its bounds, examples per second, time left."""
     if Console(stderr=True).is_jupyter and importlib.util.find_spec("ipywidgets") is None:
-        with _plain(title) as told:  # without widgets rich would show nothing there
-            yield told
+        with _plain(title) as line:  # without widgets rich would show nothing there
+            yield line
         return
     with make_bar() as bar:
         task = bar.add_task(escape(title), total=None, note="")

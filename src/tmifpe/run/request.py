@@ -55,7 +55,7 @@ class SharedOptions(TypedDict, total=False):
     name: str | None
     """What the model is called in results and in the store."""
     checks: bool
-    """Look for reasons to doubt the number, on at most 64 examples: the result's flags."""
+    """Look for reasons to doubt the number, the result's flags, for at most 5 % of the run's cost."""
     verify: Literal["fp64", "fp32", "bf16", "fp16"] | None
     """Read every adversarial example in this precision too, and mark those on which the two differ."""
     repeats: int

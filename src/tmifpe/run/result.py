@@ -219,19 +219,17 @@ class Result:
         """
         pandas: Any = import_extra("pandas", "tables of outcomes", "pandas")
         table = self.outcomes
-        names = np.array([*(parse(attack)[0] for attack in self.spec.attacks), ""], dtype=object)
-        parts = {
-            (s, p): name for s, attack in enumerate(self.spec.attacks) for p, name in enumerate(part_names(attack))
-        }
+        attacks = np.array([*(parse(attack)[0] for attack in self.spec.attacks), ""], dtype=object)
+        named = [part_names(attack) for attack in self.spec.attacks]
+        parts = {(stage, part): name for stage, names in enumerate(named) for part, name in enumerate(names)}
         places = zip(table.stage.tolist(), table.part.tolist(), strict=True)
         robust = pandas.array(table.robust, dtype="boolean")
         robust[~table.counted] = pandas.NA
-        columns = {name: table.arrays[name] for name in ("index", "label", "target", "clean_pred", "adv_pred")}
+        columns: dict[str, Any] = {
+            name: table.arrays[name] for name in ("index", "label", "target", "clean_pred", "adv_pred")
+        }
         columns |= {"correct": table.correct, "fooled": table.fooled, "robust": robust}
-        columns |= {"attack": names[table.stage]}
-        columns["part"] = [
-            parts.get(place, "") for place in zip(table.stage.tolist(), table.part.tolist(), strict=True)
-        ]
+        columns |= {"attack": attacks[table.stage], "part": [parts.get(place, "") for place in places]}
         columns |= {name: table.arrays[name] for name in table.columns() if name not in {*columns, "stage", "marks"}}
         return pandas.DataFrame(columns | {"fragile": (table.marks & Mark.FRAGILE) != 0})
 
