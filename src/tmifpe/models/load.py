@@ -89,7 +89,16 @@ def _finish(name: str, loaded: Loaded, device: str) -> Classifier:
         classes = seen
     mean, std = normalisation or (None, None)
     return Classifier(
-        module, name, identity, classes, loaded.input_shape, mean, std, loaded.notes, loaded.box, loaded.takes_bytes
+        module,
+        name,
+        identity,
+        classes,
+        loaded.input_shape,
+        mean,
+        std,
+        loaded.notes,
+        box=loaded.box,
+        takes_bytes=loaded.takes_bytes,
     )
 
 
