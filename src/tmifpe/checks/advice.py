@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tmifpe.checks.flags import FLAGS
-from tmifpe.core.options import parse
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job
 
@@ -35,13 +34,15 @@ class Ran:
     @classmethod
     def of(cls, job: Job, repeats: int = 1) -> Ran:
         stages = job.attack.stages
-        losses = {parse(str(stage.loss))[0] for stage in stages if getattr(stage, "loss", None)}  # pyright: ignore[reportAttributeAccessIssue]
+        # An attack of a user's own may call anything by these names.
+        spelled = [loss for stage in stages if isinstance(loss := getattr(stage, "loss", None), str)]
+        losses = {text.partition("(")[0].partition("@")[0] for text in spelled}
         return cls(
             losses=frozenset(losses),
             attacks=frozenset(stage.name for stage in stages),
             blind=any(not one.needs_gradient for stage in stages for one in (stage, *stage.parts)),
-            steps=max((getattr(stage, "steps", 0) for stage in stages), default=0),
-            restarts=max((getattr(stage, "restarts", 1) for stage in stages), default=1),
+            steps=max(_whole(stage, "steps", 0) for stage in stages),
+            restarts=max(_whole(stage, "restarts", 1) for stage in stages),
             eot=job.eot,
             repeats=repeats,
             precision=job.prepared.precision,
@@ -58,6 +59,11 @@ class Ran:
         wanted = ["average the gradient over draws with `eot=20`"] if self.eot == 1 else []
         wanted += ["report a mean over draws with `repeats=10`"] if self.repeats == 1 else []
         return ", and ".join(wanted)
+
+
+def _whole(stage: object, name: str, default: int) -> int:
+    value = getattr(stage, name, default)
+    return value if isinstance(value, int) else default
 
 
 def advised(flag: Flag, ran: Ran) -> Flag:

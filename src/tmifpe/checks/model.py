@@ -79,7 +79,7 @@ def _positions(job: Job, outcomes: Outcomes, allowance: Allowance) -> tuple[np.n
     for count in range(min(n, LARGEST), 0, -1):
         chosen = spread(n, count)
         right = int(outcomes.correct[chosen].sum())
-        if count * readings + right * slopes + 2 * min(count, twice) <= most:
+        if count * readings + right * slopes + 2 * min(count, twice) + (count == 1) <= most:  # one is read in company
             if count < min(n, LARGEST):
                 allowance.cut.append(f"the model on {count} examples instead of {min(n, LARGEST)}")
             return chosen, twice, right
