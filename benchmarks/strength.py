@@ -58,9 +58,7 @@ def _cifar(name: str, norm: str, eps: float, file: str) -> Line:
 
 _FAST = "table1-mnist-fast-autoattack"
 LINES = {
-    "fast": _mnist(
-        "MNIST Fast AT", "mnist-fast", "mnist_fast_at.pth", 1000, "linf", 0.3, _FAST
-    ),
+    "fast": _mnist("MNIST Fast AT", "mnist-fast", "mnist_fast_at.pth", 1000, "linf", 0.3, _FAST),
     "fast-l2": _mnist("MNIST Fast AT", "mnist-fast", "mnist_fast_at.pth", 1000, "l2", 2.0, "l2-mnist-fast"),
     "kw": Line(
         "Fashion-MNIST",

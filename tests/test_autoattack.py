@@ -90,13 +90,13 @@ def test_leaves_no_trace(capsys):
     assert model[1].training
     assert model[0].weight.requires_grad
     assert model[0].weight.grad is None
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_claim_that_does_not_hold_does_not_count():
     class Lying(AutoAttack):
         def _run(self, problem, queries, loop):
-            return problem.x, torch.ones_like(problem.labels, dtype=torch.bool)  # claims without having done anything
+            return problem.x, torch.zeros_like(problem.labels)  # its first part claims all, for nothing
 
     model = Linear(5, dtype=torch.float32)
     data, threat = examples(model, 8), Threat("linf", 0.3)
@@ -131,7 +131,6 @@ def test_after_another_attack_it_gets_what_is_left():
     [
         ({"targets": "second"}, Threat("linf", 0.1), "targeted"),
         ({"eot": 3}, Threat("linf", 0.1), "eot"),
-        ({}, Threat("linf", 0.1, -1.0, 1.0), "box"),
     ],
 )
 def test_what_it_is_not_defined_for_is_refused_before_any_compute(options, threat, word):
@@ -174,3 +173,74 @@ def test_a_shard_is_one_of_its_own_batches_whatever_else_is_asked():
     for shard_size in (None, 3, 20):
         result = tmifpe.evaluate(model, data, threat, "autoattack(batch_size=4)", batch_size=2, shard_size=shard_size)
         assert (len(result.plan), result.plan.shard_size) == (5, 4)
+
+
+class Quantised(nn.Module):
+    """Without a gradient, so that only what needs none can break it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Square()
+
+    def forward(self, x):
+        return self.inner(torch.round(8 * x) / 8)
+
+
+@pytest.fixture(scope="module")
+def quantised():
+    pytest.importorskip("pyautoattack")
+    model = Quantised()
+    x = torch.rand(16, 1, 6, 6, generator=torch.Generator().manual_seed(7))
+    return tmifpe.evaluate(model, (x, model(x).argmax(dim=1)), Threat("linf", 0.15), "autoattack", keep_adv=True)
+
+
+def test_the_part_that_broke_an_example_is_known(quantised, capfd):
+    by = quantised.broken_by()
+    assert list(by) == [f"autoattack: {part}" for part in ("apgd-ce", "apgd-t", "fab-t", "square")]
+    assert sorted(i for indices in by.values() for i in indices) == np.flatnonzero(quantised.outcomes.fooled).tolist()
+    assert len(by["autoattack: square"]) > 3
+    assert quantised.to_json()["broken_by"]["autoattack: square"] == by["autoattack: square"].tolist()
+    assert ((quantised.outcomes.part >= 0) == quantised.outcomes.fooled).all()
+
+
+def test_its_warning_is_our_flag_and_nothing_goes_to_stderr(capfd):
+    model = Quantised()
+    x = torch.rand(6, 1, 6, 6, generator=torch.Generator().manual_seed(7))
+    result = tmifpe.evaluate(model, (x, model(x).argmax(dim=1)), Threat("linf", 0.2), "autoattack")
+    assert capfd.readouterr() == ("", "")
+    (flag,) = (flag for flag in result.flags if flag.name == "black-box-beats-white-box")
+    square = result.broken_by()["autoattack: square"]
+    assert f"square of autoattack broke {len(square)} example" in flag.seen
+    assert str(square[0]) in flag.seen
+    assert "flags_doc" not in flag.seen + flag.advice
+
+
+def test_its_parts_one_by_one_are_the_standard_version(quantised):
+    """Each part seeds itself anew, so that to call them in turn is to do what the package does by itself."""
+    from pyautoattack import AutoAttack as Standard
+
+    model = Quantised()
+    x = torch.rand(16, 1, 6, 6, generator=torch.Generator().manual_seed(7))
+    y = model(x).argmax(dim=1)
+    state = torch.get_rng_state()
+    whole = Standard(model, norm="Linf", eps=0.15, seed=0, version="standard", device="cpu")
+    whole.apgd_targeted.n_target_classes = whole.fab.n_target_classes = 3
+    whole.logger.disabled = True
+    try:
+        _, predictions = whole.run_standard_evaluation(x, y, batch_size=250)
+    finally:
+        whole.logger.disabled = False
+        torch.set_rng_state(state)
+    assert ((predictions != y).numpy() == quantised.outcomes.fooled).all()
+
+
+def test_another_box_gives_the_same_verdicts():
+    model = Linear(5, dtype=torch.float32)
+    x, y = examples(model, 12)
+    plain = tmifpe.evaluate(model, (x, y), Threat("linf", 0.3), "autoattack", checks=False)
+    wide = tmifpe.evaluate(
+        lambda v: model(v / 255), (255 * x, y), Threat("linf", 76.5, 0, 255), "autoattack", checks=False, keep_adv=True
+    )
+    assert (plain.outcomes.fooled == wide.outcomes.fooled).all()
+    assert wide.broken == 12
+    assert float((wide.adv - 255 * x).abs().max()) <= 76.5 * (1 + 1e-6)

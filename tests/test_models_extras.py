@@ -105,7 +105,7 @@ def test_timm_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("no route to host")
 
     monkeypatch.setattr(timm, "create_model", offline)
-    with pytest.raises(InputError, match=r"could not be fetched.*--weights FILE \(no route"):
+    with pytest.raises(InputError, match=r"could not be fetched.*`weights=FILE` \(no route"):
         load_model("timm:test_vit")
 
 
@@ -126,7 +126,7 @@ def test_hf_normalises_as_its_processor(tmp_path: Path) -> None:
 def test_hf_without_processor_says_so(tmp_path: Path) -> None:
     classifier = load_model(f"hf:{save_hf(tmp_path / 'a', normalise=False)}")
     assert classifier.mean is None
-    assert "--mean" in classifier.notes[0]
+    assert "`mean`" in classifier.notes[0]
 
 
 def test_hf_without_a_trained_head_is_refused(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_factories_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     plain = load_model("zoo_of_mine.py:plain")
     assert plain.module(torch.zeros(2, 1, 2, 2)).shape == (2, 4)
     assert load_model("zoo_of_mine.py:plain", mean=[0.5], std=[0.5]).module(torch.ones(1, 1, 1, 1)).tolist() == [[1.0]]
-    with pytest.raises(InputError, match="takes no --weights"):
+    with pytest.raises(InputError, match="takes no `weights`"):
         load_model("zoo_of_mine.py:plain", weights="zoo_of_mine.py")
     with pytest.raises(InputError, match="states 4 classes but gives 5"):
         load_model("zoo_of_mine.py:lies")

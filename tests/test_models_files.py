@@ -17,6 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tmifpe
 from tests.cases import cases
 from tests.model_files import CLASSES, SHAPE, images, onnx_bytes, save_pt2, save_script, tiny
 from tmifpe.core.errors import InputError
@@ -71,6 +72,23 @@ def test_onnx_of_bytes_is_given_bytes(tied: bool, tmp_path: Path) -> None:
     assert any("1/255" in note for note in classifier.notes)
     with pytest.raises(InputError, match="leave out mean and std"):
         load_model(str(tmp_path / "m.onnx"), mean=[0.5] * 3, std=[0.5] * 3)
+
+
+def test_onnx_of_bytes_stays_in_the_ball(tmp_path: Path) -> None:
+    """0.03 lies between 7/255 and 8/255: a point at the edge of that ball would be rounded to 8/255."""
+    (tmp_path / "m.onnx").write_bytes(onnx_bytes(1, uint8="Identity"))
+    classifier = load_model(str(tmp_path / "m.onnx"))
+    pixels = (255 * images(6)).round().to(torch.uint8)
+    labels = classifier(pixels / 255).argmax(dim=1)
+    attack = tmifpe.PGD(steps=5)
+    result = tmifpe.evaluate(
+        classifier, (pixels, labels), tmifpe.Threat("linf", 0.03), attack, mode="strongest", keep_adv=True
+    )
+    assert result.adv is not None
+    moved = (255 * result.adv).round() - pixels
+    assert int(moved.abs().max()) == 7
+    assert result.spec.threat.eps == 7 / 255
+    assert any("rounded down to 7/255" in note for note in result.notes)
 
 
 def test_onnx_that_computes_with_bytes_is_refused(tmp_path: Path) -> None:
@@ -154,7 +172,7 @@ def test_identity_of_files(tmp_path: Path) -> None:
 def test_state_dict_named_pt_asks_for_an_architecture(tmp_path: Path) -> None:
     for legacy in (False, True):
         torch.save(tiny().state_dict(), tmp_path / "m.pt", _use_new_zipfile_serialization=not legacy)
-        with pytest.raises(InputError, match="--weights"):
+        with pytest.raises(InputError, match="`weights="):
             load_model(str(tmp_path / "m.pt"))
 
 

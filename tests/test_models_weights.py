@@ -134,7 +134,7 @@ def test_whole_pickled_model_is_refused(tmp_path: Path) -> None:
     torch.save(nn.Linear(2, 2), tmp_path / "model.pt")
     with pytest.raises(InputError, match="not unpickled"):
         read_weights(tmp_path / "model.pt")
-    with pytest.raises(InputError, match="--weights"):
+    with pytest.raises(InputError, match="`weights="):
         load_model(str(tmp_path / "model.pt"))
 
 

@@ -17,7 +17,7 @@ from tmifpe.core.errors import InputError, MissingExtra
 from tmifpe.version import __version__
 
 if TYPE_CHECKING:
-    from tmifpe import theory
+    from tmifpe import models, theory
     from tmifpe.attacks import (
         APGD,
         DDN,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tmifpe.evaluation.evaluate import evaluate
     from tmifpe.evaluation.verification import Verification, verify
     from tmifpe.losses import Loss, ReferenceGradient, get_loss, register_loss
-    from tmifpe.models import load_model, register_model
+    from tmifpe.models import Normalize, load_model, register_model
     from tmifpe.norms import Norm, register_norm
     from tmifpe.run.outcomes import Outcome, Outcomes
     from tmifpe.run.result import Flag, Progress, Result
@@ -62,6 +62,7 @@ __all__ = [
     "MissingExtra",
     "MultiTargeted",
     "Norm",
+    "Normalize",
     "Outcome",
     "Outcomes",
     "Progress",
@@ -83,6 +84,7 @@ __all__ = [
     "load_data",
     "load_model",
     "mim",
+    "models",
     "register_attack",
     "register_data",
     "register_loss",
@@ -119,7 +121,7 @@ _HOMES = {
     "tmifpe.run.result": ["Flag", "Progress", "Result"],
     "tmifpe.store": ["Store"],
     "tmifpe.losses": ["Loss", "ReferenceGradient", "get_loss", "register_loss"],
-    "tmifpe.models": ["load_model", "register_model"],
+    "tmifpe.models": ["Normalize", "load_model", "register_model"],
     "tmifpe.norms": ["Norm", "register_norm"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -128,8 +130,8 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
-    if name == "theory":
-        return importlib.import_module("tmifpe.theory")
+    if name in ("models", "theory"):
+        return importlib.import_module(f"tmifpe.{name}")
     raise AttributeError(f"module 'tmifpe' has no attribute {name!r}")
 
 

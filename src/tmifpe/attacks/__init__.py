@@ -1,12 +1,13 @@
 """One step, one loop, sequences of attacks. A model is any callable to logits."""
 
 from tmifpe.attacks.apgd import APGD
-from tmifpe.attacks.attack import Attack, Budget
+from tmifpe.attacks.attack import Attack, Budget, Part
 from tmifpe.attacks.catalogue import (
     ATTACKS,
     attack_spelling,
     get_attack,
     options_of,
+    part_names,
     register_attack,
     split_sequence,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "Evaluated",
     "Loop",
     "MultiTargeted",
+    "Part",
     "Problem",
     "Queries",
     "Sequence",
@@ -49,6 +51,7 @@ __all__ = [
     "mim",
     "options_of",
     "paper",
+    "part_names",
     "quick",
     "register_attack",
     "split_sequence",

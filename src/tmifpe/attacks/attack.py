@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Attack", "Budget", "check_box"]
+__all__ = ["Attack", "Budget", "Part", "check_box"]
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
@@ -30,6 +30,13 @@ class Budget(NamedTuple):
     backwards: int
 
 
+class Part(NamedTuple):
+    """One of the attacks that an attack is made of, where it runs them by itself and tells which broke what."""
+
+    name: str
+    needs_gradient: bool = True
+
+
 class Attack(ABC):
     """A frozen dataclass with a `name`; everything that changes during an attack is in its own local state.
 
@@ -42,6 +49,9 @@ class Attack(ABC):
     """Whether it looks at gradients; one that does not pays for no backward pass."""
     costly: ClassVar[bool] = False
     """Costs as much as dozens of others, so that a comparison over seeds measures it at the first one only."""
+
+    parts: ClassVar[tuple[Part, ...]] = ()
+    """What `Verdicts.part` counts; empty for an attack of one piece."""
 
     @property
     @abstractmethod
@@ -98,7 +108,8 @@ def check_box(x: Tensor, threat: Threat) -> None:
     """`InputError` for images that are not in the threat's box, where no attack could have begun."""
     if not bool(((x >= threat.low) & (x <= threat.high)).all()):
         raise InputError(
-            f"images must lie in [{threat.low}, {threat.high}]; normalisation belongs inside the model, not in the data"
+            f"images must lie in [{threat.low:g}, {threat.high:g}]; normalisation belongs inside the model, "
+            "not in the data"
         )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 __all__ = ["AutoAttack"]
 
 import contextlib
+import io
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tmifpe.attacks.attack import Attack, Budget
+from tmifpe.attacks.attack import Attack, Budget, Part
 from tmifpe.attacks.loop import Loop, Verdicts
 from tmifpe.attacks.queries import Queries
 from tmifpe.attacks.rows import Problem
@@ -22,7 +24,7 @@ from tmifpe.core.errors import InputError
 from tmifpe.core.extras import import_extra
 from tmifpe.core.numbers import whole_number
 from tmifpe.core.rng import preserved_rng
-from tmifpe.core.types import Threat
+from tmifpe.core.types import UNIT, Threat
 
 _NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
@@ -41,6 +43,7 @@ class AutoAttack(Attack):
 
     name: ClassVar[str] = "autoattack"
     costly: ClassVar[bool] = True
+    parts: ClassVar[tuple[Part, ...]] = (Part("apgd-ce"), Part("apgd-t"), Part("fab-t"), Part("square", False))
 
     def __post_init__(self) -> None:
         installed = import_extra("pyautoattack", "AutoAttack columns", "autoattack").__version__
@@ -64,8 +67,8 @@ class AutoAttack(Attack):
             raise InputError(
                 "AutoAttack has no targeted form; leave the autoattack column out of a targeted comparison"
             )
-        if threat.norm not in _NORMS or (threat.low, threat.high) != (0.0, 1.0):
-            raise InputError("AutoAttack knows linf, l2 and l1, in the box [0, 1]")
+        if threat.norm not in _NORMS:
+            raise InputError("AutoAttack knows linf, l2 and l1")
         if eot > 1:
             raise InputError("AutoAttack's standard version takes no eot; leave the autoattack column out")
 
@@ -75,11 +78,13 @@ class AutoAttack(Attack):
             raise InputError("AutoAttack takes one radius for all examples")
         if problem.x.dim() != 4 or (problem.threat.norm != "linf" and min(problem.x.shape[2:]) < 5):
             raise InputError("AutoAttack takes images (n, C, H, W), for l2 and l1 of at least 5x5 pixels")
+        if problem.x.shape[2] != problem.x.shape[3]:
+            queries.notes.add("AutoAttack's Square attack was made for images as wide as high, which these are not")
         # It clips in its own dtype, so a point may leave the ball by a rounding; the projection takes that back.
-        found, claimed = self._run(problem, queries, loop)
+        found, part = self._run(problem, queries, loop)
         adv = problem.norm.project(found.to(problem.x.dtype), problem.ball)
-        rows = claimed.nonzero()[:, 0]
-        fooled = torch.zeros_like(claimed)
+        rows = (part >= 0).nonzero()[:, 0]
+        fooled = torch.zeros_like(part, dtype=torch.bool)
         if len(rows):
             fooled[rows] = loop.verify(adv[rows], problem.take(rows)) if loop.verify is not None else True
         adv = torch.where(fooled.reshape(-1, *[1] * (adv.dim() - 1)), adv, problem.x)
@@ -101,40 +106,59 @@ class AutoAttack(Attack):
             stage=torch.where(fooled, 0, -1),
             adv=adv,
             best=adv.clone(),
+            part=torch.where(fooled, part, -1),
         )
 
     def _run(self, problem: Problem, queries: Queries, loop: Loop) -> tuple[Tensor, Tensor]:
-        """The points AutoAttack returns, and which of them it says are misclassified."""
+        """The points AutoAttack returns, and which of its parts says that it broke an example; -1 where none does.
+
+        Its parts are called one by one, since it does not tell which broke what: each on what is left, seeded anew, as
+        it calls them itself. It knows images in [0, 1], and sees every other box through that one.
+        """
         from pyautoattack import AutoAttack as Standard
 
-        device = problem.x.device
-        model = _Counted(queries, lambda: loop.tick(0, 0))
+        device, low, width = problem.x.device, problem.threat.low, problem.threat.high - problem.threat.low
+        scaled = problem.threat.box != UNIT
+        model = _Counted(queries, lambda: loop.tick(0, 0), (lambda u: low + width * u) if scaled else (lambda u: u))
         with _quiet(device):
             attack = Standard(
                 model,  # its own float32 throughout; the model sees its own dtype
                 norm=_NORMS[problem.threat.norm],  # pyright: ignore[reportArgumentType]
-                eps=float(problem.eps[0]),
+                eps=float(problem.eps[0]) / width,
                 seed=problem.seed,
                 version="standard",
                 device=device,
             )
             _fit_classes(attack, _classes(problem, queries))
-            x, y = problem.x.float(), problem.labels
-            adv, predictions = attack.run_standard_evaluation(x, y, batch_size=self.batch_size)
-        return adv, predictions != y
+            x = ((problem.x - low) / width).clamp(0, 1).float() if scaled else problem.x.float()
+            adv, part = x.clone(), torch.full_like(problem.labels, -1)
+            for number, one in enumerate(self.parts):
+                left = (part < 0).nonzero()[:, 0]
+                if not len(left):
+                    break
+                attack.attacks_to_run = [one.name]
+                found, predictions = attack.run_standard_evaluation(
+                    x[left], problem.labels[left], batch_size=self.batch_size
+                )
+                broken = predictions != problem.labels[left]
+                adv[left[broken]], part[left[broken]] = found[broken], number
+        return (low + width * adv if scaled else adv), part
 
 
 class _Counted(nn.Module):
-    """The model as AutoAttack sees it: every pass is counted, and none happens without a sign of life."""
+    """The model as AutoAttack sees it, on images in [0, 1]: every pass is counted, and none happens without a sign of
+    life."""
 
-    def __init__(self, queries: Queries, tick: Callable[[], None]) -> None:
+    def __init__(self, queries: Queries, tick: Callable[[], None], to_box: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.queries, self.tick = queries, tick
+        self.queries, self.tick, self.to_box = queries, tick, to_box
 
     def forward(self, x: Tensor) -> Tensor:
         self.tick()
         self.queries.tally.forwards += len(x)
-        logits = self.queries.model(x if self.queries.dtype is None else x.to(self.queries.dtype)).float()
+        x = self.to_box(x)
+        output = self.queries.model(x if self.queries.dtype is None else x.to(self.queries.dtype))
+        logits = self.queries.read(output, len(x)).float()
         if logits.requires_grad:
             logits.register_hook(self._backward)
         return logits
@@ -157,10 +181,16 @@ def _fit_classes(attack: Any, classes: int) -> None:
 
 @contextlib.contextmanager
 def _quiet(device: torch.device) -> Iterator[None]:
-    """Within, AutoAttack may seed the global generators, set the tracer and print; after, all is as before."""
-    trace = sys.gettrace()
+    """Within, AutoAttack may seed the global generators, set the tracer, print and warn; after, all is as before.
+
+    What it would say is said by our own flags, which do not point to its files.
+    """
+    trace, logger = sys.gettrace(), logging.getLogger("auto-attack")
+    disabled = logger.disabled
+    logger.disabled = True
     try:
-        with preserved_rng(device), contextlib.redirect_stdout(sys.stderr):
+        with preserved_rng(device), contextlib.redirect_stdout(io.StringIO()):
             yield
     finally:
+        logger.disabled = disabled
         sys.settrace(trace)

@@ -9,6 +9,7 @@ __all__ = [
     "attack_title",
     "get_attack",
     "options_of",
+    "part_names",
     "register_attack",
     "split_sequence",
     "stage_title",
@@ -29,7 +30,7 @@ from tmifpe.core.registry import Registry
 def _admit(thing: Any, name: str) -> Callable[..., Attack]:
     if inspect.isclass(thing):
         if not issubclass(thing, Attack) or not isinstance(getattr(thing, "name", None), str):
-            raise InputError(f"{name} is no attack: it must inherit from tmifpe.Attack and have a `name`")
+            raise InputError(f"{name} is no attack: it must inherit from tmifpe.Attack and have a name")
         if not dataclasses.is_dataclass(thing) or not cast(Any, thing).__dataclass_params__.frozen:
             raise InputError(f"the class {name} must be a frozen dataclass: decorate it with @dataclass(frozen=True)")
     return thing
@@ -161,3 +162,17 @@ def stage_title(spelling: str) -> str:
     """
     name, options = parse(spelling)
     return stage_title(options["attack"]) if isinstance(options.get("attack"), str) else name
+
+
+def part_names(text: str) -> tuple[str, ...]:
+    """The parts of the attack that `text` spells. Code of a user is not run for it, and has none then.
+
+    >>> part_names("autoattack"), part_names("pgd")
+    (('apgd-ce', 'apgd-t', 'fab-t', 'square'), ())
+    """
+    try:
+        name, _ = parse(text)
+    except InputError:  # a spelling of another version
+        return ()
+    known = ":" not in name and name in ATTACKS
+    return tuple(part.name for part in getattr(ATTACKS.get(name), "parts", ())) if known else ()

@@ -78,6 +78,12 @@ class Verdicts(Rows):
     """The adversarial example if fooled; else the clean image (`verdict`) or the strongest point (`strongest`)."""
     best: Tensor
     """The adversarial example if fooled, else the point with the largest margin, in either mode."""
+    part: Tensor = None  # pyright: ignore[reportAssignmentType] - set below
+    """Which of `Attack.parts` broke it; -1 if none did, or the attack is of one piece."""
+
+    def __post_init__(self) -> None:
+        if self.part is None:  # pyright: ignore[reportUnnecessaryComparison]
+            self.part = torch.full_like(self.stage, -1)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Evaluated", "Objective", "Queries", "StageCost", "Tally", "as_logits"]
+__all__ = ["Evaluated", "Objective", "Queries", "StageCost", "Tally"]
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tmifpe.attacks.smooth import SmoothBackward
 from tmifpe.core.errors import InputError, ModelError, first_line, is_out_of_memory
+from tmifpe.core.outputs import read_output
 from tmifpe.core.types import Model
 from tmifpe.losses.loss import as_values
 
@@ -130,7 +131,14 @@ class Queries:
             raise ModelError(
                 "the model changes the images that it is given, in place; let it work on a copy (x.clone())"
             )
-        return as_logits(output, len(x))
+        return self.read(output, len(x))
+
+    def read(self, output: object, n: int) -> Tensor:
+        """What the model returned for n images as logits, with a note where it returned something else."""
+        logits, said = read_output(output, n)
+        if said:
+            self.notes.add(said)
+        return logits
 
 
 @contextmanager
@@ -144,17 +152,3 @@ def _failing_clearly(n: int) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         raise ModelError(f"the model failed on {n} images: {type(error).__name__}: {first_line(error)}") from error
-
-
-def as_logits(output: object, n: int) -> Tensor:
-    """What a model returned for n images, if it can be logits (n, classes)."""
-    fits = isinstance(output, Tensor) and output.is_floating_point() and output.dim() == 2 and len(output) == n
-    if not isinstance(output, Tensor) or not fits or not output.shape[1]:
-        raise InputError(f"for {n} images the model must return logits ({n}, classes), got {_describe(output)}")
-    return output
-
-
-def _describe(output: object) -> str:
-    if isinstance(output, Tensor):
-        return f"{output.dtype} of shape {tuple(output.shape)}"
-    return f"a {type(output).__name__}; wrap the model so that it returns the logits only"

@@ -36,8 +36,9 @@ from tmifpe.norms import column
 class SmoothBackward(TorchFunctionMode):
     """Within: rectifiers of tensors whose first dimension counts the rows of the batch get the smoother backward.
 
-    `share` (n,) is each row's own, divided by the number of rectifiers; rows at 0 get the true gradient. `smoothed` and `left` count the rectifiers that
-    were treated and those that were not, since their first dimension is another. Compiled TorchScript is not seen.
+    `share` (n,) is each row's own, divided by the number of rectifiers; rows at 0 get the true gradient. `smoothed`
+    and `left` count the rectifiers that were treated and those that were not, since their first dimension is another.
+    Compiled TorchScript is not seen.
 
     >>> x = torch.tensor([[-0.1, 2.0]], requires_grad=True)
     >>> with SmoothBackward(torch.tensor([1.0])):

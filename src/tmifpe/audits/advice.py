@@ -5,11 +5,14 @@ from __future__ import annotations
 __all__ = ["advice", "percent"]
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from tmifpe.audits.gradient_errors import Finding
+from tmifpe.audits.gradient_errors import Finding, Quantiles, Side
 
 # Which loss to name first as a way out, of those that are sound.
 _ADVISED = ("tmifpe", "ce-margin", "mifpe", "cw", "dlr")
+_NOTHING = Quantiles(None, None, None, None)
+_NOTHING_LOST = Side(zero=0.0, flat=0.0, nonfinite=0.0, error=_NOTHING, direction=_NOTHING)
 _WHO = "of your correctly classified examples"
 _NETWORK_ERRS = 0.005  # share of pixels with the wrong sign, under the best loss, from which it is worth a sentence
 _WORSE = 0.05  # a loss with so many more wrong signs than the best one is not advised
@@ -30,9 +33,19 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def advice(findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Sentences on every precision in turn: what dies, what to use, and what is the network's own doing."""
+def advice(findings: Sequence[Finding], randomised: bool = False) -> tuple[str, ...]:
+    """Sentences on every precision in turn: what dies, what to use, and what is the network's own doing.
+
+    A randomised model has other logits in float64 than in the precision, so that of the gradient by the input nothing
+    can be said, and only the arithmetic of the losses is looked at.
+    """
     said: list[str] = []
+    if randomised:
+        findings = [replace(f, sign_disagreement=0.0, input=_NOTHING_LOST) for f in findings]
+        said.append(
+            "The model gives other logits each time it is asked: what follows is about the arithmetic of the losses at "
+            "the logits of one draw; its gradients by the input differ by its own noise, which is not judged here."
+        )
     for precision in dict.fromkeys(finding.precision for finding in findings):
         here = [finding for finding in findings if finding.precision == precision]
         said += _flat(here) if precision == findings[0].precision else []
@@ -40,8 +53,9 @@ def advice(findings: Sequence[Finding]) -> tuple[str, ...]:
             said.append(f"In {precision} every example has NaN or infinite logits: the network itself overflows.")
             continue
         said += _troubles(here, precision)
-        if all(finding.sound for finding in here):
-            said.append(_all_sound(here, precision))
+        flat = min(finding.input.flat for finding in here)
+        if all(finding.sound for finding in here) and flat < 1:
+            said.append(_all_sound(here, precision, flat))
         said += _signs(here, precision)
     return tuple(said)
 
@@ -86,11 +100,12 @@ def _way_out(here: list[Finding]) -> str:
     return "use " + " or ".join(good[:2]) if good else "no loss audited is free of this, use a wider precision"
 
 
-def _all_sound(here: list[Finding], precision: str) -> str:
+def _all_sound(here: list[Finding], precision: str, flat: float) -> str:
     errors = {f.loss: f.logits.error.p99 or 0.0 for f in here}
     most = max(errors, key=lambda loss: errors[loss])
     said = (
-        f"In {precision} every loss keeps its gradient on all your correctly classified examples; its relative error "
+        f"In {precision} every loss keeps its gradient on all your correctly classified examples"
+        f"{' that have one' if flat else ''}; its relative error "
         f"(99th percentile, with respect to the logits) is largest for {most}, {errors[most]:.1e}"
     )
     other = next((f.loss for f in _good(here) if f.loss != most), None)

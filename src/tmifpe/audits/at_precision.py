@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tmifpe.attacks.frozen import device_of, dtype_of
-from tmifpe.attacks.queries import as_logits
 from tmifpe.core.errors import InputError
+from tmifpe.core.outputs import as_logits
 from tmifpe.core.types import Model
 from tmifpe.run.prepared_model import prepare_model
 from tmifpe.run.spec import get_precision

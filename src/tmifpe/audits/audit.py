@@ -6,7 +6,7 @@ __all__ = ["LOSSES", "PRECISIONS", "Audit", "audit"]
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,12 +21,14 @@ from tmifpe.audits.result import Audit, Cell
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import whole_number
 from tmifpe.core.numerics import is_usable, margin
+from tmifpe.core.outputs import read_output
 from tmifpe.core.rng import preserved_rng
-from tmifpe.core.types import Classifier, Data, Model
-from tmifpe.data import as_data, subset
+from tmifpe.core.types import UNIT, Box, Classifier, Data, Model, Threat
+from tmifpe.data import as_data, in_box, subset
 from tmifpe.losses import AnyLoss, Loss, get_loss, spelling
 from tmifpe.losses.reference import gradient
 from tmifpe.models import check_compatible
+from tmifpe.run.bar import counted
 from tmifpe.run.request import require_model
 from tmifpe.run.spec import get_precision
 
@@ -44,14 +46,16 @@ def audit(
     precisions: Sequence[str] = PRECISIONS,
     *,
     limit: int | None = None,
+    box: Box = UNIT,
     batch_size: int = 64,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: bool | Callable[[int, int], None] | None = None,
 ) -> Audit:
     """Measure the gradient of every loss in every precision against float64, on clean images.
 
     With respect to the logits the truth is the exact gradient at the logits that the precision produced, so it shows
     what the loss's own arithmetic loses; with respect to the input it is that of the network in float64, so it shows
-    everything. A precision that the model cannot run in is emulated, and `notes` says which part.
+    everything. A precision that the model cannot run in is emulated, and `notes` says which part. `box`: the lowest and
+    highest value of a pixel, if not 0 and 1.
 
     >>> import tmifpe
     >>> found = tmifpe.audit(tmifpe.load_model("digits-distilled"), tmifpe.load_data("digits"), limit=32)
@@ -64,28 +68,32 @@ def audit(
     chosen = [pinned(loss) for loss in asked]
     for precision in _different("precisions", precisions):
         get_precision(precision)
-    source = as_data(data)
+    source = in_box(as_data(data), Threat("linf", 0.0, *box).box)
     if limit is not None:
         limit = whole_number("limit", limit)
         source = subset(source, range(limit)) if limit < len(source) else source
     if isinstance(model, Classifier):
-        check_compatible(model, source)
+        check_compatible(model, source, box)
     network: Model = model.module if isinstance(model, Classifier) else model
     require_model(network)
     sample = source.fetch(range(min(2, len(source))))[0]
     with ExitStack() as stack:
+        told = stack.enter_context(counted(progress, "audit"))
         stack.enter_context(preserved_rng(device_of(network) or torch.device("cpu")))
         reference = stack.enter_context(at_precision(network, "fp64", sample))
         runs = [stack.enter_context(at_precision(network, precision, sample)) for precision in precisions]
-        notes = [f"reference {reference.note}", *(run.note for run in runs), *_noise(reference, sample)]
+        randomised = _is_random(reference, sample)
+        notes = [f"reference {reference.note}", *(run.note for run in runs), *([_NOISE] if randomised else [])]
+        notes += _output(reference, sample)
         batches: list[_Batch] = []
         for start in range(0, len(source), batch_size):
             positions = range(start, min(start + batch_size, len(source)))
             batches.append(_measure(reference, runs, chosen, *source.fetch(positions)))
-            progress(positions.stop, len(source))
+            told(positions.stop, len(source))
     notes += _vanished(names, batches)
     name = model.name if isinstance(model, Classifier) else type(model).__name__
-    return _joined(name, source, [(loss, run.precision) for run in runs for loss in names], notes, batches)
+    found = _joined(name, source, [(loss, run.precision) for run in runs for loss in names], notes, batches)
+    return replace(found, randomised=randomised)
 
 
 @dataclass(frozen=True)
@@ -153,11 +161,20 @@ def _check(z: Tensor, labels: Tensor) -> None:
         raise InputError("the model returns NaN or infinite logits in float64; check its weights and normalisation")
 
 
-def _noise(reference: Network, sample: Tensor) -> list[str]:
+_NOISE = "this model gives other logits each time it is asked: the errors by input are mostly its own noise"
+
+
+def _is_random(reference: Network, sample: Tensor) -> bool:
     first, second = (reference.forward(sample)[0] for _ in range(2))
-    if torch.equal(first, second):
-        return []
-    return ["this model gives other logits each time it is asked: the errors by input are mostly its own noise"]
+    return not torch.equal(first, second)
+
+
+def _output(reference: Network, sample: Tensor) -> list[str]:
+    """A remark where the model returns something else than logits."""
+    with torch.no_grad():
+        output = reference.model(sample.to(reference.device, reference.layers))
+    _, said = read_output(output, len(sample))
+    return [said] if said else []
 
 
 def _joined(name: str, data: Data, pairs: list[tuple[str, str]], notes: list[str], batches: list[_Batch]) -> Audit:

@@ -58,6 +58,8 @@ class Audit:
     cells: tuple[Cell, ...]
     notes: tuple[str, ...]
     """For the float64 reference and each precision, what ran in it or was emulated; whether the model is random."""
+    randomised: bool = False
+    """Whether the model gave other logits on a second reading."""
 
     @property
     def n(self) -> int:
@@ -78,7 +80,7 @@ class Audit:
     @property
     def advice(self) -> tuple[str, ...]:
         """What the findings mean, in sentences."""
-        return advice(self.findings)
+        return advice(self.findings, self.randomised)
 
     @property
     def thresholds(self) -> dict[str, float]:
@@ -108,6 +110,7 @@ class Audit:
                 for name, limit in self.thresholds.items()
             },
             "findings": [dataclasses.asdict(finding) for finding in self.findings],
+            "randomised": self.randomised,
             "verdicts": list(self.advice),
             "notes": list(self.notes),
             "version": __version__,

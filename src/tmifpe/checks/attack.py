@@ -12,13 +12,13 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from tmifpe.attacks import Loop, Stepwise
 from tmifpe.attacks.frozen import preserved_state
 from tmifpe.attacks.rows import Problem
-from tmifpe.checks.flags import flag
-from tmifpe.checks.sample import Sample, change_of, draw_sample, gradient_attacks, share
+from tmifpe.checks.allowance import Allowance, spread
+from tmifpe.checks.flags import flag, some
+from tmifpe.checks.sample import LARGEST, Sample, change_of, draw_sample, gradient_attacks, share
 from tmifpe.core import numerics
 from tmifpe.norms import get_norm
 from tmifpe.run.outcomes import Mark, Outcomes
@@ -29,24 +29,29 @@ from tmifpe.run.verify import verify
 _STREAM = 0x5EED  # keeps the neighbours drawn here apart from the starts of attacks, whose stages count from 0
 _NEIGHBOURS = 4
 _LED_IN = 16  # survivors: enough to see what concerns a fifth of them, at the price of attacking 20 more examples
+_FEWEST = 4  # and so many at least: of fewer, two that break mean little
 _BALLS = [6 ** (k / 5) for k in (5, 4, 3, 2, 1, 0)]  # in units of eps
 
 
-def check_attack(job: Job, outcomes: Outcomes, transfer_adv: Tensor | None = None) -> tuple[list[Flag], int]:
-    """Flags, and the forward passes they cost (in examples).
-
-    `transfer_adv`: adversarial examples made against another model, one per example of the data.
-    """
+def check_attack(job: Job, outcomes: Outcomes, allowance: Allowance) -> list[Flag]:
+    """What the attack left standing, looked at again as far as the allowance goes."""
     flags = [*_outcomes(outcomes), *_gradient_free(job, outcomes)]
+    left = np.flatnonzero(outcomes.robust & outcomes.counted)
+    if not len(left):
+        return flags
+    each = (1 + _NEIGHBOURS) * job.eot
+    count = allowance.rows("unstable-predictions", each, min(len(left), LARGEST), share=0.2)
+    if not count:
+        return flags
     with preserved_state(job.prepared.model, job.prepared.device):
-        sample = draw_sample(job, np.flatnonzero(outcomes.robust & outcomes.counted), job.eot)
+        sample = draw_sample(job, left[spread(len(left), count)], allowance.tally, job.eot)
         if sample is None:
-            return flags, 0
-        lost = list(_unconstrained(job, sample))
-        flags += [*_unstable(sample), *(lost or _from_outside(job, sample))]  # nor in a ball, if not in the whole box
-        if transfer_adv is not None:
-            flags += _transfer(sample, transfer_adv)
-        return flags, sample.queries.tally.forwards
+            return flags
+        flags += _unstable(sample)
+        if attacks := gradient_attacks(job):
+            lost = list(_unconstrained(attacks, sample, allowance))
+            flags += lost or _from_outside(job, attacks, sample, allowance)  # nor in a ball, if not in the whole box
+        return flags
 
 
 def _outcomes(outcomes: Outcomes) -> Iterator[Flag]:
@@ -84,12 +89,29 @@ def _outcomes(outcomes: Outcomes) -> Iterator[Flag]:
 def _gradient_free(job: Job, outcomes: Outcomes) -> Iterator[Flag]:
     blind = np.array([not stage.needs_gradient for stage in job.attack.stages])
     after = blind & (np.cumsum(~blind) > 0)  # only what comes after a gradient attack says something about it
-    broken = int(after[outcomes.stage[outcomes.fooled]].sum())
-    if broken > 0.002 * len(outcomes):  # AutoAttack's threshold: a few lucky finds are no sign of masking
-        names = ", ".join(attack.name for attack, late in zip(job.attack.stages, after, strict=True) if late)
-        yield flag(
-            "black-box-beats-white-box", f"{names} broke {broken} examples that gradient attacks had left standing."
-        )
+    found: dict[str, np.ndarray] = {}
+    for number, attack in enumerate(job.attack.stages):
+        here = outcomes.fooled & (outcomes.stage == number)
+        if after[number]:
+            found[attack.name] = outcomes.index[here]
+        for part_number, part in enumerate(attack.parts):
+            if not part.needs_gradient and not after[number]:
+                found[f"{part.name} of {attack.name}"] = outcomes.index[here & (outcomes.part == part_number)]
+    found = {name: indices for name, indices in found.items() if len(indices)}
+    # AutoAttack's threshold: a few lucky finds are no sign of masking.
+    if sum(map(len, found.values())) > 0.002 * len(outcomes):
+        said = "; ".join(f"{name} broke {some(indices)}" for name, indices in found.items())
+        yield flag("black-box-beats-white-box", f"After gradient attacks had failed, {said}{_by_parts(job, outcomes)}.")
+
+
+def _by_parts(job: Job, outcomes: Outcomes) -> str:
+    """How many examples each part of an attack broke, where it has parts."""
+    said = ""
+    for number, attack in enumerate(job.attack.stages):
+        counts = np.bincount(outcomes.part[outcomes.fooled & (outcomes.stage == number) & (outcomes.part >= 0)])
+        told = [f"{part.name} {count}" for part, count in zip(attack.parts, counts, strict=False)]
+        said += f" (in all: {', '.join(told)})" if told else ""
+    return said
 
 
 def _unstable(sample: Sample) -> Iterator[Flag]:
@@ -117,36 +139,63 @@ def _unstable(sample: Sample) -> Iterator[Flag]:
         )
 
 
-def _unconstrained(job: Job, sample: Sample) -> Iterator[Flag]:
+def _unconstrained(attacks: list[Stepwise], sample: Sample, allowance: Allowance) -> Iterator[Flag]:
     """The run's own gradient attacks, from the image itself, with the whole box as their ball; 20 steps, and where
     those were too long for the box, 100 with shorter ones at the end."""
-    p = sample.problem
-    left = p.at(_whole_box(p))
-    attacks = gradient_attacks(job)
-    for steps, attack in itertools.product((20, 100), attacks):
-        fooled = _short(attack, steps).run(left, sample.queries, Loop(sample.batch_size)).fooled
-        left = left.take((~fooled).nonzero()[:, 0])
-        if not len(left):
-            return
-    if attacks and len(left) >= 0.05 * len(p):
-        yield flag("unconstrained-failure", f"{len(left)} of {len(p)} survivors withstand 100 steps in the whole box.")
+    few, many = ([_short(attack, steps) for attack in attacks] for steps in (20, 100))
+    tried = sample.first(allowance.rows("unconstrained-failure", _cost(few, sample), len(sample), share=0.25))
+    if not len(tried):
+        return
+    left = _standing(few, tried.problem.at(_whole_box(tried.problem)), sample)
+    if not len(left):
+        return
+    count = allowance.rows("unconstrained-failure, 100 steps,", _cost(many, sample), len(left), share=0.5)
+    again = left.take(torch.from_numpy(spread(len(left), count)).to(left.x.device))
+    stand = len(_standing(many, again, sample)) if count else 0
+    if not stand or stand / count * len(left) < 0.05 * len(tried):
+        return
+    seen = f"{stand} of {len(tried)} survivors withstand 100 steps in the whole box."
+    if count < len(left):
+        seen = (
+            f"{len(left)} of {len(tried)} survivors withstand 20 steps in the whole box, and {stand} of the {count} of "
+            "these that were given 100 withstand them."
+        )
+    yield flag("unconstrained-failure", seen)
 
 
-def _from_outside(job: Job, sample: Sample) -> Iterator[Flag]:
+def _standing(attacks: list[Stepwise], problem: Problem, sample: Sample) -> Problem:
+    """What is left of a problem after these attacks."""
+    for attack in attacks:
+        if len(problem):
+            fooled = attack.run(problem, sample.queries, Loop(sample.batch_size)).fooled
+            problem = problem.take((~fooled).nonzero()[:, 0])
+    return problem
+
+
+def _cost(attacks: list[Stepwise], sample: Sample) -> int:
+    """Forward passes per example, at most."""
+    return sample.queries.eot * sum(attack.budget.forwards for attack in attacks)
+
+
+def _from_outside(job: Job, attacks: list[Stepwise], sample: Sample, allowance: Allowance) -> Iterator[Flag]:
     """The run's own gradient attacks on a larger ball that shrinks to the true one, each from the last one's answer.
 
     Within eps of the image the gradient may be flat or point nowhere, and still lead on a little farther out.
     """
-    n = min(len(sample), _LED_IN)
-    rows = torch.linspace(0, len(sample) - 1, n, device=sample.problem.x.device).long()
-    whole, threat = sample.problem.take(rows), sample.problem.threat
-    largest = _whole_box(whole)
-    if not 0 < threat.eps < largest or bool(
-        (change_of(sample.read(whole.x), sample.logits[rows], job.prepared) > 1).any()
-    ):
+    short, threat = [_short(attack, 20) for attack in attacks], sample.problem.threat
+    largest = _whole_box(sample.problem)
+    if not 0 < threat.eps < largest:
+        return
+    each = len(_BALLS) * _cost(short, sample) + 3 * sample.queries.eot  # and read before and after, alone even twice
+    n = allowance.rows("found-from-outside", each, min(len(sample), _LED_IN), least=_FEWEST)
+    if not n:
+        return
+    chosen = sample.first(n)
+    whole = chosen.problem
+    if bool((change_of(sample.read(whole.x), chosen.logits, job.prepared) > 1).any()):
         return  # a randomised model breaks by itself on the next reading
-    broken = torch.zeros_like(rows, dtype=torch.bool)
-    for attack in gradient_attacks(job):
+    broken = torch.zeros_like(whole.labels, dtype=torch.bool)
+    for attack in short:
         left = (~broken).nonzero()[:, 0]
         if not len(left):
             break
@@ -154,7 +203,7 @@ def _from_outside(job: Job, sample: Sample) -> Iterator[Flag]:
         point = p.x
         for ball in _BALLS:
             wide = dataclasses.replace(p.at(min(ball * threat.eps, largest)), start=point)
-            point = _short(attack, 20).run(wide, sample.queries, Loop(sample.batch_size, "strongest")).adv
+            point = attack.run(wide, sample.queries, Loop(sample.batch_size, "strongest")).adv
         broken[left] = verify(point, p, sample.queries, sample.batch_size)
     count = int(broken.sum())
     if count > 1 and count >= 0.1 * n:  # one more start finds one more now and then, and means nothing
@@ -172,16 +221,6 @@ def _short(attack: Stepwise, steps: int) -> Stepwise:
     values = {"steps": steps, "restarts": 1, "random_start": False}
     known = {field.name for field in dataclasses.fields(cast(Any, attack))}
     return dataclasses.replace(cast(Any, attack), **{name: v for name, v in values.items() if name in known})
-
-
-def _transfer(sample: Sample, transfer_adv: Tensor) -> Iterator[Flag]:
-    given = transfer_adv[torch.from_numpy(sample.positions)].to(sample.problem.x)
-    broken = int(verify(given, sample.problem, sample.queries, sample.batch_size).sum())
-    if broken:
-        yield flag(
-            "transfer-failure",
-            f"Of {len(sample)} survivors looked at, {broken} are broken by the given examples of another model.",
-        )
 
 
 def check_monotone(results: Sequence[Result]) -> list[Flag]:

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from tmifpe.checks.advice import Ran, advised
+from tmifpe.checks.allowance import Allowance
 from tmifpe.checks.attack import check_attack
 from tmifpe.checks.model import ModelChecks
 from tmifpe.checks.redraw import redraw
+from tmifpe.checks.transfer import check_transfer, try_given
 from tmifpe.checks.units import check_units
-from tmifpe.run.outcomes import Outcomes
-from tmifpe.run.result import Flag
+from tmifpe.run.result import Flag, Result
 from tmifpe.run.shard import Job, ShardResult
+from tmifpe.run.verify import Transferred
 
 
 class Checks:
@@ -24,23 +27,19 @@ class Checks:
     def __init__(self, checks: bool, repeats: int, transfer_adv: Tensor | None, model: ModelChecks) -> None:
         self.checks, self.repeats, self.transfer_adv, self.model = checks, repeats, transfer_adv, model
         self.flags: tuple[Flag, ...] = ()
+        self.cut: tuple[str, ...] = ()
+        self.transferred: Transferred | None = None
         self.forwards = 0
         self.robust = np.zeros(repeats, dtype=np.int64)
 
     def recall(self, finished: dict[str, Any] | None) -> None:
         """Reuse the flags of a finished run, as its JSON has them, if the same checks were requested."""
-        more = self.repeats > 1 or self.transfer_adv is not None
-        if finished and self.checks and finished["check_forwards"] and not more and "repeated" not in finished:
+        more = self.repeats > 1 or self.transfer_adv is not None or {"repeated", "transfer"} & set(finished or {})
+        if finished and self.checks and finished["check_forwards"] and not more:
             self.flags = tuple(Flag(**flag) for flag in finished["flags"])
+            self.cut = tuple(finished.get("checks_cut", ()))
             self.forwards = finished["check_forwards"]
             self.checks = False
-
-    def before(self, job: Job) -> None:
-        """Look at what was asked for, and at the model."""
-        if self.checks:
-            self._note((list(check_units(job)), 0))
-            treated = job.eot > 1 and self.repeats > 1
-            self._note(self.model.flags(job, treated))
 
     def shard(self, job: Job, result: ShardResult) -> None:
         """Read the points of a finished shard again, if more than one draw is wanted."""
@@ -49,16 +48,25 @@ class Checks:
             self.robust += robust
             self.forwards += forwards
 
-    def after(self, job: Job, outcomes: Outcomes) -> None:
-        """Look at what the attack left standing."""
+    def after(self, job: Job, result: Result) -> None:
+        """Look at what was asked for, at the model and at what the attack left standing; after it, since what it took
+        is what checks may take a share of."""
+        flags: list[Flag] = []
         if self.checks:
-            self._note(check_attack(job, outcomes, self.transfer_adv))
+            allowance = Allowance.of(result.tally.forwards, len(result.outcomes))
+            treated = job.eot > 1 and self.repeats > 1
+            flags += check_units(job)
+            flags += self.model.flags(job, result.outcomes, allowance, treated)
+            flags += check_attack(job, result.outcomes, allowance)
+            self.cut = tuple(allowance.cut)
+            self.forwards += allowance.tally.forwards
+        if self.transfer_adv is not None:
+            self.transferred, forwards = try_given(job, result.outcomes, self.transfer_adv)
+            self.forwards += forwards
+            flags += check_transfer(self.transferred, result.robust_accuracy) if self.checks else ()
+        ran = Ran.of(job, self.repeats)
+        self.flags += tuple(advised(flag, ran) for flag in flags)
 
     def repeated(self, n: int) -> tuple[float, ...]:
         """The robust accuracy in each draw."""
         return tuple((self.robust / n).tolist()) if self.repeats > 1 and n else ()
-
-    def _note(self, found: tuple[list[Flag], int]) -> None:
-        flags, forwards = found
-        self.flags += tuple(flags)
-        self.forwards += forwards

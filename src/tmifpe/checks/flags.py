@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["FLAGS", "Kind", "flag"]
+__all__ = ["FLAGS", "Kind", "flag", "some"]
 
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tmifpe.core.registry import Registry
 from tmifpe.run.result import Flag
@@ -29,6 +32,17 @@ def flag(name: str, seen: str, advice: str | None = None) -> Flag:
     return Flag(name, seen, advice or FLAGS.get(name).advice)
 
 
+def some(indices: NDArray[np.integer], most: int = 10) -> str:
+    """How many examples, and which: the first of them by index.
+
+    >>> some(np.array([3, 5])), some(np.arange(12), 2)
+    ('2 examples (3, 5)', '12 examples (0, 1 and 10 more)')
+    """
+    named = ", ".join(str(index) for index in indices[:most])
+    more = f" and {len(indices) - most} more" if len(indices) > most else ""
+    return f"{len(indices)} example{'s' * (len(indices) != 1)} ({named}{more})"
+
+
 def _add(name: str, summary: str, advice: str) -> None:
     FLAGS.add(name, Kind(advice), summary)
 
@@ -38,6 +52,11 @@ _add(
     "large-eps",
     "eps is so large that no model could be robust",
     "eps is in the units of the images: for pixel values of 255 write `eps=8/255`.",
+)
+_add(
+    "small-eps",
+    "eps is a tiny part of the box, as if it were meant for another",
+    "eps is in the units of the box: for pixels of 0 to 255 write `eps=8`, not 8/255.",
 )
 _add(
     "small-steps",
@@ -79,9 +98,15 @@ _add(
     "Agreement between losses is no evidence here: use several restarts, and a gradient-free attack.",
 )
 _add(
+    "part-of-box",
+    "the images use only a small part of the box, or one half of it",
+    "Scale the images to the whole box (were they divided by 255 twice?), or give the threat the box that they are in: "
+    "eps and the room to move are measured in it.",
+)
+_add(
     "normalisation",
     "the images look as if they were normalised wrongly, or twice",
-    "Give the data in [0, 1] and the normalisation the model was trained with, once: inside it or by `mean` and `std`.",
+    "Give the data in the box and the normalisation of the training once: inside the model or by `mean` and `std`.",
 )
 _add(
     "saturated-logits",
@@ -137,7 +162,7 @@ _add(
 _add(
     "transfer-failure",
     "adversarial examples of another model break what the attack did not",
-    "This attack failed, but the model is not robust: look for masked gradients, and report the union of both.",
+    "This attack failed, but the model is not robust: look for masked gradients, and report the accuracy with both.",
 )
 _add(
     "unconstrained-failure",

@@ -1,9 +1,10 @@
-"""Before the attack: does the model look as if a number about it could be trusted?"""
+"""Without any attack: does the model look as if a number about it could be trusted?"""
 
 from __future__ import annotations
 
 __all__ = ["ModelChecks"]
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -15,19 +16,27 @@ from tmifpe.attacks import Stepwise
 from tmifpe.attacks.frozen import preserved_state
 from tmifpe.attacks.queries import Objective
 from tmifpe.attacks.rows import Problem
+from tmifpe.checks.allowance import Allowance, spread
 from tmifpe.checks.flags import flag
-from tmifpe.checks.normalisation import check_normalisation
-from tmifpe.checks.sample import Sample, change_of, draw_sample, gradient_attacks, share
+from tmifpe.checks.normalisation import check_normalisation, check_part_of_box, other_readings
+from tmifpe.checks.sample import LARGEST, Sample, change_of, draw_sample, gradient_attacks, share
 from tmifpe.checks.watcher import ForwardWatcher
 from tmifpe.core.stats import binomial_tail
 from tmifpe.losses import get_loss
 from tmifpe.losses.loss import as_values
+from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job
 from tmifpe.theory.formats import FORMATS
 
 MARKED = 0.1
 """The share of the examples looked at from which something counts as a property of the model."""
+
+
+_TWICE = 8
+"""Examples read again, alone and in another company, where passes are scarce: what draws or mixes shows on any."""
+_MODELS_SHARE = 0.4
+"""Of what checks may cost, for those of the model, where there are survivors to look at afterwards."""
 
 
 @dataclass(frozen=True)
@@ -47,31 +56,47 @@ class ModelChecks:
 
     _looked: dict[tuple[int, bool, bool], _Looked | None] = field(default_factory=dict)
 
-    def flags(self, job: Job, treated: bool = False) -> tuple[list[Flag], int]:
-        """Flags, and the forward passes they cost now (in examples). `treated`: the run allows for a randomised
-        model."""
+    def flags(self, job: Job, outcomes: Outcomes, allowance: Allowance, treated: bool = False) -> list[Flag]:
+        """What is to be said of the model. `treated`: the run allows for a randomised model."""
         with preserved_state(job.prepared.model, job.prepared.device):
             # Random targets are drawn from the seed; nothing else that is looked at here depends on it.
             key = (job.seed if job.targets == "random" else -1, treated, job.attack.needs_gradient)
-            before = self._forwards()
             if key not in self._looked:
-                self._looked[key] = _look(job, treated)
+                self._looked[key] = _look(job, outcomes, allowance, treated)
             looked = self._looked[key]
-            if looked is None:
-                return [], 0
-            flags = [*looked.flags, *_lost(job, looked)]
-            return flags, self._forwards() - before
-
-    def _forwards(self) -> int:
-        return sum(looked.correct.queries.tally.forwards for looked in self._looked.values() if looked is not None)
+            return [] if looked is None else [*looked.flags, *_lost(job, looked, allowance)]
 
 
-def _look(job: Job, treated: bool) -> _Looked | None:
-    sample = draw_sample(job, np.arange(len(job.data)))
+def _positions(job: Job, outcomes: Outcomes, allowance: Allowance) -> tuple[np.ndarray, int, int]:
+    """Which examples to look at, how many of them twice, and of how many to take gradients. Fewer rather than none."""
+    n = len(outcomes)
+    if math.isinf(allowance.most):
+        return spread(n, LARGEST), LARGEST, LARGEST
+    readings = 1 + other_readings(job, outcomes)
+    slopes = 1 + len(gradient_attacks(job)) if job.attack.needs_gradient else 0
+    most = allowance.left * (_MODELS_SHARE if outcomes.robust.any() else 1)
+    twice = int(max(2, min(_TWICE, most // 8)))
+    for count in range(min(n, LARGEST), 0, -1):
+        chosen = spread(n, count)
+        right = int(outcomes.correct[chosen].sum())
+        if count * readings + right * slopes + 2 * min(count, twice) + (count == 1) <= most:  # one is read in company
+            if count < min(n, LARGEST):
+                allowance.cut.append(f"the model on {count} examples instead of {min(n, LARGEST)}")
+            return chosen, twice, right
+    allowance.cut.append("the model left out")
+    return spread(n, 0), 0, 0
+
+
+def _look(job: Job, outcomes: Outcomes, allowance: Allowance, treated: bool) -> _Looked | None:
+    positions, twice, slopes = _positions(job, outcomes, allowance)
+    sample = draw_sample(job, positions, allowance.tally)
     if sample is None:
         return None
-    flags = [*_behaviour(job, sample, treated), *_logits(job, sample), *check_normalisation(job, sample)]
-    correct = sample.take(sample.right.nonzero()[:, 0])
+    flags = [*_behaviour(job, sample.first(twice), treated), *_logits(job, sample)]
+    free = outcomes.take(spread(len(outcomes), LARGEST))  # their predictions are known already
+    flags += [*_chance(int(free.correct.sum()), len(free), sample.classes), *check_part_of_box(sample)]
+    flags += check_normalisation(job, sample, outcomes)
+    correct = sample.take(sample.right.nonzero()[:slopes, 0])
     without = torch.zeros(len(correct), dtype=torch.bool, device=correct.problem.x.device)
     if len(correct) and job.attack.needs_gradient:
         without = _gone(correct.gradients(_margin))
@@ -127,7 +152,6 @@ def _logits(job: Job, sample: Sample) -> Iterator[Flag]:
         yield flag("probabilities", f"Every row of the {len(z)} outputs is non-negative and sums to 1.")
     if classes < 3:
         yield flag("too-few-classes", f"The model has {classes} classes.")
-    yield from _chance(int(sample.right.sum()), len(z), classes)
     yield from _saturated(job, z[sample.right])
 
 
@@ -159,12 +183,17 @@ def _saturated(job: Job, z: Tensor) -> Iterator[Flag]:
         yield flag("saturated-logits", f"Of {len(z)} correct images {seen}.")
 
 
-def _lost(job: Job, looked: _Looked) -> Iterator[Flag]:
+def _lost(job: Job, looked: _Looked, allowance: Allowance) -> Iterator[Flag]:
     """The gradient of the margin says whether the network has any; that of the attack's loss, whether it is lost."""
-    correct, attacks = looked.correct, gradient_attacks(job)
+    correct, attacks = looked.correct.counted_by(allowance.tally), gradient_attacks(job)
     if not len(correct) or not attacks:
         return
-    lost = ~looked.without  # to all of the attacks: what one of them can see has been attacked
+    count = allowance.rows("gradient-lost", len(attacks), len(correct))
+    if not count:
+        return
+    chosen = torch.from_numpy(spread(len(correct), count)).to(looked.without.device)
+    correct = correct.take(chosen)
+    lost = ~looked.without[chosen]  # to all of the attacks: what one of them can see has been attacked
     for attack in attacks:
         lost &= _label_lost(attack, correct) | _gone(correct.gradients(lambda p, a=attack: _objective(a, p)))
     if share(lost) >= MARKED:

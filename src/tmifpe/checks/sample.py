@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["LARGEST", "Sample", "change_of", "draw_sample", "gradient_attacks", "read", "share"]
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,8 +13,9 @@ from torch import Tensor
 
 from tmifpe.attacks import Stepwise
 from tmifpe.attacks.frozen import preserved_state
-from tmifpe.attacks.queries import Objective, Queries
+from tmifpe.attacks.queries import Objective, Queries, Tally
 from tmifpe.attacks.rows import Problem
+from tmifpe.checks.allowance import spread
 from tmifpe.core import numerics
 from tmifpe.core.types import Data
 from tmifpe.run.prepared_model import PreparedModel
@@ -57,6 +58,15 @@ class Sample:
             self.batch_size,
         )
 
+    def first(self, count: int) -> Sample:
+        """So many of them, evenly spread."""
+        rows = torch.from_numpy(spread(len(self), count)).to(self.problem.x.device)
+        return self if count == len(self) else self.take(rows)
+
+    def counted_by(self, tally: Tally) -> Sample:
+        """The same examples, with further questions counted there."""
+        return replace(self, queries=replace(self.queries, tally=tally))
+
     def read(self, x: Tensor) -> Tensor:
         """Logits of x (n, ...) in batches, in at least float32."""
         return read(self.queries, x, self.batch_size)
@@ -69,18 +79,12 @@ class Sample:
         return torch.cat([grad for grad in grads if grad is not None])
 
 
-def draw_sample(job: Job, positions: np.ndarray, eot: int = 1) -> Sample | None:
-    """At most `LARGEST` of these positions, evenly spread since data is often sorted by class.
-
-    None where there is nothing to check, or where the evaluation itself is about to say in one sentence why it
-    cannot run on this data.
-    """
-    if len(positions) > LARGEST:
-        positions = positions[np.linspace(0, len(positions) - 1, LARGEST).astype(int)]
+def draw_sample(job: Job, positions: np.ndarray, tally: Tally, eot: int = 1) -> Sample | None:
+    """The examples at these positions, read once; None where there is nothing to check."""
     if not len(positions):
         return None
     x, labels, indices = fetch_rows(job, positions.tolist())
-    queries = Queries(job.prepared.model, job.prepared.dtype, eot)
+    queries = Queries(job.prepared.model, job.prepared.dtype, eot, tally)
     logits = read(queries, x, job.batch_size)
     if int(labels.max()) >= logits.shape[1] or logits.shape[1] < 2:
         return None

@@ -10,7 +10,7 @@ import torch
 
 from tmifpe.attacks import Attack
 from tmifpe.checks.flags import flag
-from tmifpe.core.types import Threat
+from tmifpe.core.types import UNIT, Threat
 from tmifpe.norms import get_norm
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job
@@ -21,6 +21,7 @@ _SMALL = 0.05  # of eps: 2/255 and its like are below it, steps that were chosen
 def check_units(job: Job) -> Iterator[Flag]:
     """Flags that follow from what was asked for alone, without a look at the model."""
     yield from _large_eps(job.threat, tuple(job.data.shape))
+    yield from _small_eps(job.threat, tuple(job.data.shape))
     for attack in job.attack.stages:
         yield from _small_steps(job.threat, attack)
 
@@ -31,13 +32,29 @@ def _large_eps(threat: Threat, shape: tuple[int, ...]) -> Iterator[Flag]:
     if threat.eps < half * (1 - 1e-6):
         return
     # Pixel values of 255, which people read out of papers, in the units of this box.
-    meant = f"{threat.eps:g}/255" if threat.eps >= 1 and threat.high == 1 else "8/255"
+    meant = f"{8 / 255 * (threat.high - threat.low):.4g}"
+    if threat.box == UNIT:
+        meant = f"{threat.eps:g}/255" if threat.eps >= 1 else "8/255"
     yield flag(
         "large-eps",
         f"eps {threat.eps:g} is at least {half:.3g}, half of the box {box} in {threat.norm}: "
         "any image can be turned into the same grey one, and no model can be robust.",
-        f"eps is in the units of the images: for pixel values of 255 write `eps={meant}`.",
+        f"eps is in the units of the images: for pixel values of 255 write `eps={meant}`."
+        if threat.box == UNIT
+        else f"eps is in the units of the box: what is 8/255 in [0, 1] is `eps={meant}` in {box}.",
     )
+
+
+def _small_eps(threat: Threat, shape: tuple[int, ...]) -> Iterator[Flag]:
+    """In a box larger than [0, 1], less than half a step of 255: meant for [0, 1]."""
+    width = threat.high - threat.low
+    step = float(get_norm(threat.norm).size(torch.full((1, *shape), width / 255)))
+    if width > 1 and 0 < threat.eps < step / 2:
+        yield flag(
+            "small-eps",
+            f"eps {threat.eps:.3g} is less than half of {step:.3g}, the size of a 255th of the box{threat.within}.",
+            f"eps is in the units of the box: {threat.eps:.3g} in [0, 1] is `eps={threat.eps * width:.4g}` here.",
+        )
 
 
 def _small_steps(threat: Threat, attack: Attack) -> Iterator[Flag]:

@@ -11,7 +11,7 @@ import typer
 
 from tmifpe.cli.command import THE_PAPER, Command, Verbs
 from tmifpe.cli.options import with_options
-from tmifpe.core.errors import InputError, first_line, is_out_of_memory
+from tmifpe.core.errors import InputError, as_options, first_line, is_out_of_memory
 from tmifpe.version import __version__
 
 EXIT_CODES = (
@@ -34,7 +34,7 @@ class _Group(Verbs):
             sentence = str(error) if isinstance(error, InputError) else _out_of_memory(error)
             if sentence is None:
                 raise
-            said = harmless(f"error: {sentence}")
+            said = harmless(f"error: {as_options(sentence)}")
             Console(stderr=True, soft_wrap=True).print(said, style="red", markup=False, highlight=False)
             raise typer.Exit(2) from error
 

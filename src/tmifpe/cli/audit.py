@@ -46,6 +46,7 @@ def audit(
             data,
             split_list(losses),
             split_list(precisions),
+            box=parse.box_from(source.box),
             batch_size=batch_size,
             progress=lambda done, total: shown.update(task, completed=done, total=total),
         )
@@ -72,13 +73,16 @@ def audit_table(result: Audit) -> Table:
     table = Table(title=plain(title), title_justify="left", box=box.SIMPLE)
     for heading in ("format", "loss"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("zero\n%", "label\nlost %", "NaN\n%", "error p99\nby logits", "error p99\nby input",
+    flat = any(finding.input.flat for finding in result.findings)  # zero in float64 too: nothing that was lost
+    for heading in (*(["none\n%"] if flat else []), "zero\n%", "label\nlost %", "NaN\n%",
+                    "error p99\nby logits", "error p99\nby input",
                     "wrong\nsigns %"):  # fmt: skip
         table.add_column(heading, justify="right", no_wrap=True)
     for finding in result.findings:
         table.add_row(
             finding.precision,
             plain(finding.loss),
+            *([_share(finding.input.flat)] if flat else []),
             _share(max(finding.logits.zero, finding.input.zero)),
             _share(finding.label_lost),
             _share(max(finding.logits.nonfinite, finding.input.nonfinite)),

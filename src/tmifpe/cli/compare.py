@@ -44,7 +44,7 @@ def compare(
     from tmifpe.report.comparison import significance, spread
 
     names = split_list(losses)
-    threat, base = parse.threat_from(attack), paper_from(attack)
+    threat, base = parse.threat_from(attack, source.box), paper_from(attack)
     chosen = parse.seeds_from(seeds, attack.seed)
     classifier, data, device = parse.load_sources(source)
     options: dict[str, Any] = parse.request_from(attack, data) | {"device": device}
@@ -131,7 +131,7 @@ def _asked(result: Comparison) -> str:
     spec = runs[0].spec
     options = [parse(attack)[1] for run in runs for attack in run.spec.attacks]
     steps = {int(option["steps"]) for option in options if "steps" in option}
-    words = [f"{spec.threat.norm} {spec.threat.eps:.6g}", f"{runs[0].n} examples"]
+    words = [f"{spec.threat.norm} {spec.threat.eps:.6g}{spec.threat.within}", f"{runs[0].n} examples"]
     words += [f"{' or '.join(str(number) for number in sorted(steps))} step{'s' * (steps != {1})}"] if steps else []
     words += [f"targets {spec.targets}"] if spec.targets != "none" else []
     return ", ".join(words)

@@ -28,25 +28,19 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from tmifpe.run.result import Flag, Result
-    from tmifpe.run.result import Progress as Step
+    from rich.progress import Progress as Bar
+
+    from tmifpe.run.result import Flag, Progress, Result
 
 
-def bar() -> Progress:
+def bar() -> Bar:
     """A progress bar on stderr, so that stdout stays clean for JSON."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
+    from tmifpe.run.bar import make_bar
+
+    return make_bar()
 
 
 @contextmanager
@@ -57,18 +51,11 @@ def prints_on_stderr() -> Iterator[None]:
 
 
 @contextmanager
-def progress_on_stderr(title: str) -> Iterator[Callable[[Step], None]]:
+def progress_on_stderr(title: str) -> Iterator[Callable[[Progress], None]]:
     """Examples done, the robust accuracy so far with its bounds, examples per second, time left."""
-    with bar() as shown, prints_on_stderr():
-        task = shown.add_task(plain(title), total=None, note="")
+    from tmifpe.run.bar import shown_on_stderr
 
-        def told(step: Step) -> None:
-            low, high = step.bounds
-            speed = shown.tasks[0].finished_speed or shown.tasks[0].speed
-            rate = f" {speed:.1f}/s" if speed else ""
-            note = f"robust {low:.1%} to {high:.1%}{rate}"
-            shown.update(task, total=step.total, completed=step.done, note=note)
-
+    with shown_on_stderr(harmless(title)) as told, prints_on_stderr():
         yield told
 
 
@@ -117,11 +104,14 @@ def result_table(result: Result) -> Table:
         ),
         ("clean accuracy", f"{percent(result.clean_accuracy)} %"),
         ("examples", f"{result.n}, of which broken {result.broken}"),
-        ("threat", plain(f"{spec.threat.norm}, eps {spec.threat.eps:.6g}")),
+        ("threat", plain(f"{spec.threat.norm}, eps {spec.threat.eps:.6g}{spec.threat.within}")),
         ("attack", plain(attack_title(spec.attacks).replace(",", ", "))),  # spaces, so that lines can break
         ("precision, mode, seed", plain(f"{spec.precision}, {spec.mode}, {spec.seed}")),
         ("cost", f"{result.seconds:.1f} s, {result.tally.forwards} forwards, {result.tally.backwards} backwards"),
     ]
+    if len(by := result.broken_by()) > 1:
+        told = ", ".join(f"{name} {len(indices)}" for name, indices in by.items())
+        rows.insert(3, ("broken by", plain(told)))
     if spec.targets != "none":
         rows.insert(2, ("success rate", f"{percent(result.success_rate)} % towards {plain(spec.targets)}"))
     if spec.verify != "none":
@@ -131,6 +121,12 @@ def result_table(result: Result) -> Table:
         mean = sum(result.repeated) / len(result.repeated)
         bounds = " to ".join(percent(bound) for bound in student(result.repeated))
         rows.insert(1, (f"over {len(result.repeated)} draws", f"{percent(mean)} %  (95 %: {bounds})"))
+    if result.check_forwards:
+        cut = f"; held to 5 %: {'; '.join(result.checks_cut)}" if result.checks_cut else ""
+        rows.append(("checks", plain(f"{result.check_forwards} forwards{cut}")))
+    if (given := result.transferred) is not None:
+        both, alone = percent(given.united_robust_accuracy), percent(given.robust_accuracy)
+        rows.insert(1, ("with --transfer-adv", f"{both} % robust ({alone} % after those examples alone)"))
     if result.resumed:
         rows.append(("from the store", f"{result.resumed} examples"))
     for name, text in rows:
@@ -148,7 +144,7 @@ def result_table(result: Result) -> Table:
 
 def in_cli_words(result: Result) -> Result:
     """The result with flags and notes that name options as the command line does."""
-    from tmifpe.run.result import as_options
+    from tmifpe.core.errors import as_options
 
     flags, notes = (flag.on_command_line() for flag in result.flags), map(as_options, result.notes)
     return replace(result, flags=tuple(flags), notes=tuple(notes))

@@ -82,7 +82,7 @@ def _measured(
     from tmifpe.cli.attack import attack_from
     from tmifpe.cli.interrupt import interruptible
 
-    threat, chosen = parse.threat_from(how), attack_from(how, attack, loss)
+    threat, chosen = parse.threat_from(how, source.box), attack_from(how, attack, loss)
     classifier, data, device = parse.load_sources(source)
     options: dict[str, Any] = parse.request_from(how, data)
     options |= {"device": device, "keep_adv": keep_adv, "store": keep.folder, "fresh": keep.fresh}

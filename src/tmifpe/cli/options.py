@@ -76,6 +76,10 @@ class SourceOptions:
     crop: Annotated[int | None, typer.Option(min=1, help="Image folders: the centre of this size.")] = None
     indices: Annotated[str | None, typer.Option(help="A file of example indices to evaluate.")] = None
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
+    box: Annotated[
+        str | None,
+        typer.Option(help="LOW,HIGH of the pixels the model takes, e.g. 0,255 or -1,1.  [default: 0,1]"),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,10 @@ class ThreatOptions:
     title: ClassVar[str] = WITH
 
     norm: Annotated[str, typer.Option(help="linf (or inf), l2 (or 2), l1 (or 1).")] = "linf"
-    eps: Annotated[str, typer.Option(help="The radius of the ball, e.g. 0.3 or 8/255.")] = "8/255"
+    eps: Annotated[
+        str | None,
+        typer.Option(help="The radius of the ball in the units of the box: 0.3, 8/255.  [default: 8/255 of the box]"),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -130,7 +137,7 @@ class TrustOptions:
     title: ClassVar[str] = TRUST
 
     checks: Annotated[
-        bool, typer.Option(help="Look for reasons to doubt the number, on at most 64 examples; see docs/flags.md.")
+        bool, typer.Option(help="Look for reasons to doubt the number, for at most 5 % of the cost; see docs/flags.md.")
     ] = True
     strict: Annotated[bool, typer.Option("--strict", help="Exit with code 3 if any flag is raised.")] = False
     verify: Annotated[

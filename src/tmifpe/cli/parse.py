@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "batch_size_from",
+    "box_from",
     "check_output",
     "checks_from",
     "folder_from",
@@ -23,7 +24,10 @@ from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import parse_whole, read_number
 
 if TYPE_CHECKING:
-    from tmifpe.core.types import Classifier, Data, Threat
+    from tmifpe.core.types import Box, Classifier, Data, Threat
+
+EPS = 8 / 255
+"""The radius of the ball if --eps gives none, as a share of the box."""
 
 
 @prints_on_stderr()
@@ -35,6 +39,7 @@ def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
 
     device = pick_device(options.device)
     indices = read_indices(options.indices) if options.indices else None
+    box = box_from(options.box)
     data = load_data(
         options.data or DIGITS,
         indices=indices,
@@ -44,6 +49,7 @@ def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
         classes=options.classes,
         resize=options.resize,
         crop=options.crop,
+        box=box,
     )
     classifier = load_model(
         options.model,
@@ -55,11 +61,23 @@ def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
     return classifier, data, str(device)
 
 
-def threat_from(options: ThreatOptions) -> Threat:
+def box_from(text: str | None) -> Box:
+    """LOW and HIGH of --box."""
+    from tmifpe.core.types import UNIT
+
+    edges = UNIT if text is None else _numbers("box", text) or ()
+    if len(edges) != 2 or edges[0] >= edges[1]:
+        raise InputError(f"--box must be two numbers, LOW,HIGH, as in 0,255 or -1,1, got {shown(text)}")
+    return edges[0], edges[1]
+
+
+def threat_from(options: ThreatOptions, box: str | None = None) -> Threat:
     from tmifpe.core.types import Threat
     from tmifpe.norms import get_norm
 
-    threat = Threat(options.norm, options.eps)  # pyright: ignore[reportArgumentType]
+    low, high = box_from(box)
+    eps = EPS * (high - low) if options.eps is None else options.eps
+    threat = Threat(options.norm, eps, low, high)  # pyright: ignore[reportArgumentType]
     get_norm(threat.norm)
     return threat
 

@@ -62,7 +62,7 @@ def list_runs(
             plain(run.name.replace(run.key, run.key[:8])),
             plain(spec.model),
             plain(spec.data),
-            plain(f"{spec.threat.norm} {spec.threat.eps:.6g}"),
+            plain(f"{spec.threat.norm} {spec.threat.eps:.6g}{spec.threat.within}"),
             plain(_asked(spec)),
             f"{run.done}/{run.plan.n}",
             percent(result["robust_accuracy"]) if result else "",

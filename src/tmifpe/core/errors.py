@@ -7,6 +7,7 @@ __all__ = [
     "MisfitError",
     "MissingExtra",
     "ModelError",
+    "as_options",
     "did_you_mean",
     "first_line",
     "is_out_of_memory",
@@ -15,6 +16,7 @@ __all__ = [
 ]
 
 import difflib
+import re
 from collections.abc import Iterable
 
 _LONGEST = 1000
@@ -49,6 +51,21 @@ class MissingExtra(InputError):
         super().__init__(
             f"{what} need an optional dependency: pip install 'tmifpe[{extra}]'" + (f" ({cause})" if cause else "")
         )
+
+
+def as_options(text: str) -> str:
+    """Text that names arguments as Python does, in backticks, with the options of the command line in their place.
+
+    >>> as_options('try `loss="tmifpe"`, `batch_size=8`, `fresh=True` or `store=None`, and more `steps`')
+    'try --loss tmifpe, --batch-size 8, --fresh or --no-store, and more --steps'
+    """
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found[1].replace("_", "-"), found[2]
+        off, said = value in ("False", "None"), value not in (None, "True", "False", "None")
+        return f"--{'no-' * off}{name}" + (f" {value}".replace('"', "") if said else "")
+
+    return re.sub(r"`(\w+)(?:=([^`]*))?`", option, text)
 
 
 def first_line(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Classifier", "Data", "Logits", "Model", "Threat"]
+__all__ = ["UNIT", "Box", "Classifier", "Data", "Logits", "Model", "Threat"]
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +20,12 @@ Model: TypeAlias = Callable[[Tensor], Tensor]
 """An `nn.Module` or any callable from images (n, C, H, W) to logits (n, K)."""
 
 
+Box: TypeAlias = tuple[float, float]
+"""The lowest and the highest value of a pixel."""
+
+UNIT: Box = (0.0, 1.0)
+"""The box of images unless another is given."""
+
 _FAR = 1e6
 """In units of the box: more than the diameter of any image, and small enough for every step to stay finite."""
 
@@ -31,6 +37,8 @@ _NORMS = {"inf": "linf", "2": "l2", "2.0": "l2", "1": "l1", "1.0": "l1"}
 @dataclass(frozen=True)
 class Threat:
     """What the attacker may do: move an image by at most `eps` in `norm`, inside the box [low, high].
+
+    Images and `eps` are in the units of the box: for pixels of 0 to 255 it is `Threat("linf", 8, 0, 255)`.
 
     >>> Threat("linf", "8/255").eps == 8 / 255
     True
@@ -57,10 +65,23 @@ class Threat:
         if self.eps > _FAR * (self.high - self.low):
             raise InputError(f"eps {self.eps:g} is far beyond the box [{self.low:g}, {self.high:g}]; mind the units")
 
+    @property
+    def box(self) -> Box:
+        return self.low, self.high
+
+    @property
+    def within(self) -> str:
+        """The box in words, where it is not the usual one.
+
+        >>> Threat("linf", 8, 0, 255).within, Threat("linf", 0.1).within
+        (' in [0, 255]', '')
+        """
+        return "" if self.box == UNIT else f" in [{self.low:g}, {self.high:g}]"
+
 
 @dataclass(frozen=True)
 class Classifier:
-    """A model as a source hands it over: to logits, on images in [0, 1], normalisation inside.
+    """A model as a source hands it over: to logits, on images in its `box`, normalisation inside.
 
     `identity` tells two models apart: it covers the weights and, for a user's factory, its file.
     Unknown facts are None, and then not checked against the data.
@@ -76,9 +97,13 @@ class Classifier:
     notes: tuple[str, ...] = field(default=())
     class_names: tuple[str, ...] = ()
     """What the model itself calls its classes, where it says."""
+    box: Box | None = None
+    """The images it was made for; None where nobody knows, and then it is given those of the threat's box."""
+    takes_bytes: bool = False
+    """Whether it rounds images to bytes first."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The logits of images x (n, C, H, W) in [0, 1]."""
+        """The logits of images x (n, C, H, W)."""
         return self.module(x)
 
 
@@ -116,5 +141,6 @@ class Data(Protocol):
     def __len__(self) -> int: ...
 
     def fetch(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Images (n, C, H, W), floating, in [0, 1]; labels (n,) int64, in the order of `positions`."""
+        """Images (n, C, H, W), floating, in [0, 1] or the threat's box; labels (n,) int64, in the order of
+        `positions`."""
         ...

@@ -6,6 +6,7 @@ __all__ = [
     "DATA",
     "as_data",
     "coverage",
+    "in_box",
     "load_data",
     "read_indices",
     "read_numbers",
@@ -17,5 +18,5 @@ __all__ = [
 from tmifpe.data.catalogue import DATA, register_data
 from tmifpe.data.load import load_data
 from tmifpe.data.stratified import coverage, stratified
-from tmifpe.data.subset import read_indices, read_numbers, subset
+from tmifpe.data.subset import in_box, read_indices, read_numbers, subset
 from tmifpe.data.wrap import as_data

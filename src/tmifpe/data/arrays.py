@@ -4,8 +4,9 @@ from __future__ import annotations
 
 __all__ = ["ArrayData", "Item", "LazyData"]
 
+import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any, TypeAlias
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from tmifpe.core.errors import InputError
 from tmifpe.core.hashing import digest
+from tmifpe.core.types import UNIT, Box
 from tmifpe.data.checks import as_images, check_images, check_labels
 
 Item: TypeAlias = Callable[[int], tuple[Tensor, int]]
@@ -33,11 +35,13 @@ class ArrayData:
     (torch.Size([2, 1, 2, 2]), 1.0, [2, 0])
     """
 
-    def __init__(self, images: Any, labels: Any, *, name: str, classes: int | None = None) -> None:
+    def __init__(self, images: Any, labels: Any, *, name: str, classes: int | None = None, unit: bool = False) -> None:
+        """unit: floating images are known to be in [0, 1], and are scaled where another box is asked for."""
         self._images = as_images(images, name)
         self.labels = check_labels(labels, len(self._images), name).to(self._images.device)
         self.name = name
         self.classes = classes
+        self._box, self._unit = UNIT, unit
         if classes is not None and int(self.labels.max()) >= classes:
             raise InputError(f"{name} has label {int(self.labels.max())} but only {classes} classes, counted from 0")
 
@@ -58,12 +62,19 @@ class ArrayData:
     def indices(self) -> Sequence[int]:
         return range(len(self))
 
+    def boxed(self, box: Box) -> ArrayData:
+        """The same examples for a threat's box."""
+        other = copy.copy(self)
+        other._box = box
+        return other
+
     def __len__(self) -> int:
         return len(self._images)
 
     def fetch(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         where = torch.as_tensor(positions, dtype=torch.int64, device=self._images.device)
-        return check_images(self._images[where].contiguous(), self.name), self.labels[where]
+        images = self._images[where].contiguous()
+        return check_images(images, self.name, self._box, unit=self._unit), self.labels[where]
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,7 @@ class LazyData:
     name: str
     classes: int | None = None
     stamp: str | None = None
+    box: Box = UNIT
 
     def __post_init__(self) -> None:
         if self.length < 1:
@@ -110,6 +122,10 @@ class LazyData:
     def indices(self) -> Sequence[int]:
         return range(self.length)
 
+    def boxed(self, box: Box) -> LazyData:
+        """The same examples for a threat's box."""
+        return replace(self, box=box)
+
     def example(self, position: int) -> str:
         """What an error calls the example at this position."""
         return f"example {position}"
@@ -139,7 +155,7 @@ class LazyData:
             batch = as_images(torch.stack(images), self.name)
         except (RuntimeError, TypeError) as error:  # of several devices, layouts or kinds
             raise InputError(f"the images of {self.name} do not fit together: {error}") from error
-        return check_images(batch, self.name), check_labels(list(labels), len(batch), self.name)
+        return check_images(batch, self.name, self.box), check_labels(list(labels), len(batch), self.name)
 
 
 def _channels(number: int) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tmifpe.core.errors import InputError
+from tmifpe.core.types import UNIT, Box
 
 MAX_BYTES = 8 << 30
 """The most that one array of a file may declare: 8 GiB. Larger sets belong in a folder, which is read lazily."""
@@ -58,21 +59,33 @@ def as_images(images: Any, what: str) -> Tensor:
     return tensor
 
 
-def check_images(images: Tensor, what: str) -> Tensor:
-    """Images as a model gets them: uint8 scaled to [0, 1] in float32, floating ones checked and left as they are."""
+def check_images(images: Tensor, what: str, box: Box = UNIT, *, unit: bool = False) -> Tensor:
+    """Images as a model gets them. Bytes fill the box, in float32, and so do floating ones of a source that gives them
+    in [0, 1] (`unit`); others must lie in the box and are left as they are."""
     if images.dtype == torch.uint8:
-        return images.to(torch.float32).div_(255)  # the very floats of torchvision's ToTensor
+        return _fill(images.to(torch.float32).div_(255), box)  # in [0, 1] the very floats of torchvision's ToTensor
+    if unit:
+        return _fill(check_images(images, what), box)
     if images.numel() == 0:
         return images
     low, high = (float(edge) for edge in torch.aminmax(images.detach()))
     if not (isfinite(low) and isfinite(high)):
         raise InputError(f"the images of {what} hold NaN or infinite values")
-    if low < 0 or high > 1:
+    if low < box[0] or high > box[1]:
         raise InputError(
-            f"the images of {what} must lie in [0, 1] but reach from {low:.4g} to {high:.4g}; scale them, and let "
-            "normalisation happen inside the model (--mean and --std)"
+            f"the images of {what} must lie in [{box[0]:g}, {box[1]:g}] but reach from {low:.4g} to {high:.4g}; scale "
+            "them and let normalisation happen inside the model (`mean` and `std`), or give the box that they are in: "
+            "Threat(norm, eps, low, high) or `box`"
         )
     return images
+
+
+def _fill(images: Tensor, box: Box) -> Tensor:
+    """From [0, 1] to the box; rounding does not lead out of it."""
+    if box == UNIT:
+        return images
+    low, high = box
+    return images.mul(high - low).add_(low).clamp_(low, high)
 
 
 def check_labels(labels: Any, n: int, what: str) -> Tensor:

@@ -57,7 +57,7 @@ def _load(where: str, source: str, usual: tuple[str, str], labels: str, classes:
             return ArrayData(images, numbers, name=name, classes=classes)
     archives = sorted(folder.glob("*.npz"))
     if len(archives) == 1:
-        return read_npz(archives[0], name=name, classes=classes)
+        return read_npz(archives[0], name=name, classes=classes, unit=True)
     raise InputError(
         f"{source} needs {usual[0]}/{usual[1]} (or {usual[1]}, or one npz file) in {folder}; "
         + (f"there are {len(archives)} npz files" if archives else "it is not there")

@@ -26,4 +26,4 @@ def digits(where: str) -> Data:
     part = slice(None, -_TEST) if where == "train" else slice(-_TEST, None)
     images = (np.asarray(pixels)[part].reshape(-1, 1, 8, 8) / 16).astype(np.float32)
     name = "digits:train" if where == "train" else "digits"
-    return ArrayData(images, np.asarray(labels)[part], name=name, classes=10)
+    return ArrayData(images, np.asarray(labels)[part], name=name, classes=10, unit=True)

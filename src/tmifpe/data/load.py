@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tmifpe.core.errors import InputError, shown
-from tmifpe.core.types import Data
+from tmifpe.core.types import UNIT, Box, Data
 from tmifpe.data.catalogue import DATA
 from tmifpe.data.folder import as_class_names, imagefolder
 from tmifpe.data.resize import Resize
 from tmifpe.data.stratified import stratified
-from tmifpe.data.subset import subset
+from tmifpe.data.subset import in_box, subset
 
 
 def load_data(
@@ -27,6 +27,7 @@ def load_data(
     classes: Sequence[str] | str | Path | None = None,
     resize: str | int | None = None,
     crop: int | None = None,
+    box: Box = UNIT,
 ) -> Data:
     """The data that `text` names, e.g. `mnist:DIR` or `my_data.py:load`, which is run; of it the given indices; of
     those the first `limit`, or `sample` drawn at random, for a `sample_seed` always the same ones, each class by its
@@ -35,12 +36,15 @@ def load_data(
     For image folders: `classes`, the names of the folders in the model's order (or a file of them, one per line);
     `resize` (256, 256:bicubic, 224x224, Res256Crop224, BicubicRes256Crop224, Crop288) and `crop`.
 
+    box: the lowest and highest value of a pixel. Bytes and the data sets that have a name fill it; floating images of
+    your own must lie in it. `evaluate` and `compare` set it to that of their threat.
+
     >>> load_data("digits", limit=3).indices
     [0, 1, 2]
     """
     if isinstance(text, Path):
         raise InputError(f"{text} may be data of any kind: say which, as in 'npz:{text}'")
-    data = _open_folder(text.strip(), classes, resize, crop) or _open(text.strip())
+    data = in_box(_open_folder(text.strip(), classes, resize, crop) or _open(text.strip()), box)
     if indices is not None:
         data = subset(data, indices)
     if limit is not None and sample is not None:

@@ -27,10 +27,10 @@ def npz(where: str) -> Data:
     return read_npz(existing(where, "npz", folder=False), name=f"npz:{where}")
 
 
-def read_npz(path: Path, *, name: str, classes: int | None = None) -> ArrayData:
+def read_npz(path: Path, *, name: str, classes: int | None = None, unit: bool = False) -> ArrayData:
     """The arrays of an npz file, each checked against what its zip entry can hold before it is allocated."""
     arrays = read_arrays(path, ("images", "labels"))
-    return ArrayData(arrays["images"], arrays["labels"], name=name, classes=classes)
+    return ArrayData(arrays["images"], arrays["labels"], name=name, classes=classes, unit=unit)
 
 
 def read_arrays(path: Path, wanted: Sequence[str], optional: Sequence[str] = ()) -> dict[str, np.ndarray]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["Subset", "read_indices", "read_numbers", "subset"]
+__all__ = ["Subset", "in_box", "read_indices", "read_numbers", "subset"]
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.hashing import digest
-from tmifpe.core.types import Data
+from tmifpe.core.types import Box, Data
 from tmifpe.data.checks import check_size, existing
 from tmifpe.data.npz import read_header
 
@@ -80,11 +80,22 @@ class Subset:
         """How many examples the full source has."""
         return getattr(self._data, "total", len(self._data))
 
+    def boxed(self, box: Box) -> Subset:
+        """The same examples for a threat's box."""
+        return Subset(in_box(self._data, box), self._positions)
+
     def __len__(self) -> int:
         return len(self._positions)
 
     def fetch(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         return self._data.fetch([self._positions[int(position)] for position in positions])
+
+
+def in_box(data: Data, box: Box) -> Data:
+    """The same data for a threat's box: bytes fill it, floating images must lie in it. Data of another make is taken to
+    be in it already."""
+    boxed: Callable[[Box], Data] | None = getattr(data, "boxed", None)
+    return data if boxed is None else boxed(box)
 
 
 def subset(data: Data, indices: Sequence[int | str]) -> Data:
@@ -105,7 +116,7 @@ def subset(data: Data, indices: Sequence[int | str]) -> Data:
 def read_indices(path: str | Path) -> list[int | str]:
     """The indices in a file: `.npy`, or text with numbers (one per line or with commas) or, for image folders,
     names such as `n01440764/ILSVRC2012_val_00000293.JPEG`. A `#` starts a comment."""
-    file = existing(str(path), "--indices", folder=False)
+    file = existing(str(path), "indices", folder=False)
     if file.stat().st_size > _MAX_FILE:
         raise InputError(f"{path} has more than {_MAX_FILE >> 20} MiB, too many for a list of indices")
     try:

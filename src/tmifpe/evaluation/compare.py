@@ -17,6 +17,7 @@ from tmifpe.core.errors import InputError, shorten
 from tmifpe.core.stats import PairedTest, holm, mcnemar, wilson
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.evaluation.prepare import prepare
+from tmifpe.run.bar import AnyProgress
 from tmifpe.run.request import Request, SharedOptions
 from tmifpe.run.resolve import AnyColumn, column_name, resolve_attack
 from tmifpe.run.result import Progress, Result
@@ -105,7 +106,7 @@ def compare(
     attack: PGD = PGD(),  # noqa: B008 - frozen
     *,
     seeds: Sequence[int] = (0,),
-    progress: Callable[[str, Progress], None] = lambda loss, step: None,
+    progress: bool | Callable[[str, Progress], None] | None = None,
     **options: Unpack[SharedOptions],
 ) -> Comparison:
     """Evaluate `model` under every loss and seed, the rest of the attack being equal.
@@ -113,6 +114,7 @@ def compare(
     losses: names of losses, which `attack` climbs, or of attacks (`gama`, `autoattack`, `ce+gama`); see
         `resolve_attack`. Loss functions and classes, and attacks, stand for their spelling. AutoAttack costs as much as
         dozens of them, and is measured at the first seed only.
+    progress: True for a bar on stderr, or a function of the loss and a `Progress`.
     options: those of `evaluate`, `store` and `fresh` among them; see `SharedOptions`.
 
     >>> import tmifpe
@@ -142,7 +144,12 @@ def compare(
         prepared.share_clean_logits()
         for loss, one in attacks.items():
             results[loss] = tuple(
-                prepared.run(one, seed=seed, progress=lambda step, loss=loss: progress(loss, step))
+                prepared.run(one, seed=seed, progress=_told(progress, loss), title=loss)
                 for seed in (seeds[:1] if one.costly else seeds)
             )
     return Comparison(results, tuple(seeds))
+
+
+def _told(progress: bool | Callable[[str, Progress], None] | None, loss: str) -> AnyProgress:
+    """What one run is given to report to."""
+    return (lambda step: progress(loss, step)) if callable(progress) else progress

@@ -25,11 +25,12 @@ from tmifpe.core.errors import InputError
 from tmifpe.core.extensions import require_identified
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model, Threat
-from tmifpe.data import as_data, coverage, stratified, subset
+from tmifpe.data import as_data, coverage, in_box, stratified, subset
 from tmifpe.engines import Engine, Local
 from tmifpe.evaluation.total import Total
-from tmifpe.models import check_compatible, model_identity
+from tmifpe.models import check_compatible, model_identity, whole_steps
 from tmifpe.norms import NORMS
+from tmifpe.run.bar import AnyProgress, reported
 from tmifpe.run.clean import CleanLogits
 from tmifpe.run.plan import make_plan
 from tmifpe.run.prepared_model import PreparedModel, prepare_model
@@ -49,15 +50,18 @@ def prepare(model: Model | Classifier, data: Any, threat: Threat, request: Reque
     network: Model = classifier.module if classifier is not None else model
     require_model(network)
     require_threat(threat)
-    source = _select(as_data(data), request)
+    source = _select(in_box(as_data(data), threat.box), request)
     if classifier is not None:
-        check_compatible(classifier, source)
+        check_compatible(classifier, source, threat.box)
     threat = replace(threat, norm=NORMS.canonical(threat.norm))
+    notes: tuple[str, ...] = ()
+    if classifier is not None and classifier.takes_bytes:
+        threat, notes = whole_steps(threat)
     with ExitStack() as stack:
         prepared = stack.enter_context(prepare_model(network, request.precision, request.device))
         stack.enter_context(preserved_rng(prepared.device))
         second = stack.enter_context(second_opinion(network, prepared, request.verify, source))
-        yield Prepared(network, classifier, source, threat, request, prepared, second)
+        yield Prepared(network, classifier, source, threat, request, prepared, second, notes)
 
 
 @dataclass
@@ -71,6 +75,8 @@ class Prepared:
     request: Request
     model: PreparedModel
     second: PreparedModel | None
+    notes: tuple[str, ...] = ()
+    """Remarks on what was asked for."""
     engine: Engine = field(default_factory=Local)
     clean: CleanLogits = field(default_factory=CleanLogits)
     model_checks: ModelChecks = field(default_factory=ModelChecks)
@@ -85,7 +91,8 @@ class Prepared:
         *,
         seed: int | None = None,
         recorder: Recorder | None = None,
-        progress: Callable[[Progress], None] | None = None,
+        progress: AnyProgress = None,
+        title: str | None = None,
     ) -> Result:
         """One attack, with the seed and the progress of the request unless others are given."""
         request = self.request
@@ -110,7 +117,8 @@ class Prepared:
             second=self.second,
             clean=self.clean,
         )
-        found = self._run(spec, job, plan, recorder or NoRecorder(), progress or request.progress)
+        with reported(progress or request.progress, title or spec.model) as told:
+            found = self._run(spec, job, plan, recorder or NoRecorder(), told)
         return replace(found, notes=(*skipped, *found.notes))
 
     @cached_property
@@ -128,7 +136,6 @@ class Prepared:
             total = Total(plan, request.keep_adv, progress)
             checks = Checks(request.checks, request.repeats, request.transfer_adv, self.model_checks)
             checks.recall(recorder.finished())
-            checks.before(job)
             for recalled in recorder.recall(request.keep_adv or request.repeats > 1):
                 total.add(recalled)
                 checks.shard(job, recalled)
@@ -155,12 +162,16 @@ class Prepared:
                 stages=tuple(total.stages or ()),
                 notes=notes,
             )
-            checks.after(job, found.outcomes)
+            checks.after(job, found)
+            given = checks.transferred
             files, class_names = self._names()
             found = replace(
                 found,
                 flags=checks.flags,
                 check_forwards=checks.forwards,
+                checks_cut=checks.cut,
+                transferred=given,
+                notes=(*notes, *(given.remarks(self.threat) if given is not None else ())),
                 repeated=checks.repeated(found.n),
                 files=files,
                 class_names=class_names,
@@ -175,6 +186,7 @@ class Prepared:
         return tuple(getattr(self.data, "files", None) or ()), tuple(getattr(self.data, "class_names", ()))
 
     def _notes(self) -> Iterator[str]:
+        yield from self.notes
         if self.classifier is not None:
             yield from self.classifier.notes
         if said := coverage(self.data):
@@ -223,8 +235,8 @@ class Prepared:
         identity = model_identity(self.network, parts)
         if identity is None:
             raise InputError(
-                "a function cannot be told apart from others like it; give it a name= to store its runs (on the "
-                "command line: let the factory return an nn.Module, or say --no-store)"
+                "a function cannot be told apart from others like it; to store its runs give it a name=, or make it an "
+                "nn.Module"
             )
         return identity
 

@@ -47,7 +47,7 @@ def function_loss(function: Callable[..., Tensor], name: str) -> type[Loss]:
         if takes_targets:
             return function(logits, labels, targets, **chosen)
         if targets is not None:
-            raise InputError(f"{name} takes no targets, so no attack on it can be targeted; add a parameter `targets`")
+            raise InputError(f"{name} takes no targets, so no attack on it can be targeted; let it take targets")
         return function(logits, labels, **chosen)
 
     made = dataclasses.make_dataclass(

@@ -11,6 +11,7 @@ __all__ = [
     "read_tensors",
     "read_weights",
     "register_model",
+    "whole_steps",
 ]
 
 from tmifpe.models.catalogue import MODELS, register_model
@@ -18,4 +19,5 @@ from tmifpe.models.check import check_compatible
 from tmifpe.models.identity import model_identity
 from tmifpe.models.load import load_model
 from tmifpe.models.normalize import Normalize
+from tmifpe.models.onnx_bytes import whole_steps
 from tmifpe.models.weights import read_tensors, read_weights

@@ -7,6 +7,7 @@ __all__ = ["bundled"]
 from importlib import resources
 
 from tmifpe.core.errors import InputError
+from tmifpe.core.types import UNIT
 from tmifpe.models.digits import DigitsCNN
 from tmifpe.models.source import Asked, Loaded, nothing_after
 from tmifpe.models.weights import load_weights
@@ -26,4 +27,4 @@ def bundled(asked: Asked) -> Loaded:
                     "make them with scripts/train_digits.py or reinstall"
                 )
             load_weights(module, path, asked.source)
-    return Loaded(module, stamp="digits", classes=10, input_shape=(1, 8, 8))
+    return Loaded(module, stamp="digits", classes=10, input_shape=(1, 8, 8), box=UNIT)

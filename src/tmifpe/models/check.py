@@ -8,15 +8,22 @@ import torch
 from torch import Tensor, nn
 
 from tmifpe.core.errors import InputError, MisfitError, first_line, shown
-from tmifpe.core.types import Classifier, Data, Model
+from tmifpe.core.outputs import as_logits
+from tmifpe.core.types import UNIT, Box, Classifier, Data, Model
 
 
-def check_compatible(classifier: Classifier, data: Data) -> None:
-    """`MisfitError` where channels, size or classes of the data differ from what the model states.
+def check_compatible(classifier: Classifier, data: Data, box: Box = UNIT) -> None:
+    """`MisfitError` where box, channels, size or classes of the data differ from what the model states.
 
     A model that states no input size is shown two grey images of the data's shape.
     """
     shape = tuple(data.shape)
+    if classifier.box not in (None, box):
+        made_for, given = (f"[{low:g}, {high:g}]" for low, high in (classifier.box, box))
+        raise MisfitError(
+            f"{classifier.name} takes images in {made_for}, not in {given}; leave out the box"
+            + ("" if classifier.takes_bytes else f", or give its normalisation in units of {given} (`mean` and `std`)")
+        )
     if classifier.input_shape is not None and shape != classifier.input_shape:
         raise MisfitError(
             f"{classifier.name} takes images of shape {_times(classifier.input_shape)}, "
@@ -60,16 +67,16 @@ def count_classes(model: Model, shape: tuple[int, ...], name: str) -> int:
     device = None if example is None else example.device
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            logits = model(torch.full((2, *shape), 0.5, dtype=dtype, device=device))
+            output = model(torch.full((2, *shape), 0.5, dtype=dtype, device=device))
     except InputError:
         raise
     except Exception as error:  # any network may fail in any way on a shape it was not made for
         first = first_line(error)
         raise MisfitError(f"{name} does not take images of shape {_times(shape)}: {first}") from error
-    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != 2:
-        got = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError(f"{name} must give logits of shape (n, K), but for 2 images gave {got}")
-    return int(logits.shape[1])
+    try:
+        return int(as_logits(output, 2).shape[1])
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
 
 
 def _times(shape: tuple[int, ...]) -> str:

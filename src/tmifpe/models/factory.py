@@ -58,7 +58,7 @@ def _load_weights(made: Any, asked: Asked, text: str) -> None:
     if asked.weights is None:
         return
     if not isinstance(made, nn.Module):
-        raise InputError(f"{text} gave a {type(made).__name__}, which takes no --weights; return an nn.Module")
+        raise InputError(f"{text} gave a {type(made).__name__}, which takes no `weights`; return an nn.Module")
     load_weights(made, asked.weights, text)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tmifpe.core.errors import InputError, first_line
 from tmifpe.core.extras import import_extra
+from tmifpe.core.types import UNIT
 from tmifpe.models.source import Asked, Loaded
 from tmifpe.models.weights import load_weights
 
@@ -64,9 +65,10 @@ def hf(asked: Asked) -> Loaded:
         mean=mean,
         std=std,
         class_names=_class_names(config),
+        box=UNIT,
         notes=()
         if processor
-        else (f"hf:{asked.where} states no normalisation; give --mean and --std if it needs one",),
+        else (f"hf:{asked.where} states no normalisation; give `mean` and `std` if it needs one",),
     )
 
 

@@ -29,10 +29,10 @@ def load_model(
     std: Sequence[float] | None = None,
     device: str = "cpu",
 ) -> Classifier:
-    """The classifier that `text` names: in eval mode, frozen, on images in [0, 1], normalisation inside.
+    """The classifier that `text` names: in eval mode, frozen, normalisation inside.
 
-    `mean` and `std` replace what the source states itself. Nothing but a factory, which is the user's own code,
-    runs anything from a file; see docs/models-and-data.md for what each source trusts.
+    `mean` and `std`, in the units of the images, replace what the source states itself. Nothing but a factory, which is
+    the user's own code, runs anything from a file; see docs/models-and-data.md for what each source trusts.
     """
     text = str(text)
     source, where = _resolve(text.strip())
@@ -42,7 +42,7 @@ def load_model(
     if mean is not None or std is not None:
         if loaded.takes_bytes:
             raise InputError(f"{text} takes bytes and normalises them by itself; leave out mean and std")
-        loaded = replace(loaded, mean=mean, std=std)
+        loaded = replace(loaded, mean=mean, std=std, box=None)  # in the units of whatever box is given
     return _finish(text.strip(), loaded, device)
 
 
@@ -62,7 +62,7 @@ def _resolve(text: str) -> tuple[str, str]:
     if suffix in SUFFIXES:
         return SUFFIXES[suffix], text
     if suffix in (".safetensors", ".bin", ".ckpt"):
-        raise InputError(f"{text} holds weights only; name an architecture and give them with --weights {text}")
+        raise InputError(f"{text} holds weights only; name an architecture and give them with `weights={text}`")
     if suffix == ".py":
         raise InputError(f"{text} is a Python file; name the function in it that makes the model: {text}:FUNCTION")
     if colon and not difflib.get_close_matches(head, MODELS, n=1, cutoff=0.75):
@@ -89,7 +89,17 @@ def _finish(name: str, loaded: Loaded, device: str) -> Classifier:
         classes = seen
     mean, std = normalisation or (None, None)
     return Classifier(
-        module, name, identity, classes, loaded.input_shape, mean, std, loaded.notes, class_names=loaded.class_names
+        module,
+        name,
+        identity,
+        classes,
+        loaded.input_shape,
+        mean,
+        std,
+        loaded.notes,
+        class_names=loaded.class_names,
+        box=loaded.box,
+        takes_bytes=loaded.takes_bytes,
     )
 
 

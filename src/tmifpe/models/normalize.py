@@ -15,7 +15,8 @@ from tmifpe.core.types import Model
 
 
 class Normalize(nn.Module):
-    """`network((x - mean) / std)`, channel by channel, in the dtype of x.
+    """`network((x - mean) / std)`, channel by channel, in the dtype of x: wrap a network that was trained on normalised
+    images in it, and evaluate it on the images themselves, so that eps is in their units.
 
     >>> double = Normalize(lambda x: x.flatten(1), mean=(0.0,), std=(0.5,))
     >>> double(torch.ones(1, 1, 1, 2)).tolist()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["Bytes", "floats_for_bytes", "takes_bytes"]
+__all__ = ["Bytes", "floats_for_bytes", "takes_bytes", "whole_steps"]
 
+import math
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from tmifpe.core.errors import InputError
+from tmifpe.core.types import Threat
 
 _FLOAT, _UINT8, _FLOATING = 1, 2, (1, 10, 11, 16)  # onnx.TensorProto: FLOAT, UINT8; float, half, double, bfloat16
 _LAYOUT = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
@@ -29,6 +32,24 @@ class Bytes(nn.Module):
         scaled = x * 255
         whole = scaled.detach().round()
         return self.network(whole + (scaled - scaled.detach()))
+
+
+def whole_steps(threat: Threat) -> tuple[Threat, tuple[str, ...]]:
+    """The threat to a model that rounds images to bytes, and a remark where it is another one.
+
+    In linf the radius is rounded down to whole steps of 1/255: to images that are bytes no other byte is as near, and a
+    point at the edge of a larger ball would be rounded out of it.
+
+    >>> whole_steps(Threat("linf", 0.1))[0].eps == 25 / 255
+    True
+    """
+    steps = math.floor(threat.eps * 255 * (1 + 1e-9))
+    if threat.norm != "linf":
+        return threat, ("rounding to bytes may move an adversarial example by up to 1/510 per pixel beyond its size",)
+    if math.isclose(steps, threat.eps * 255, rel_tol=1e-9):
+        return threat, ()
+    said = f"eps {threat.eps:.6g} was rounded down to {steps}/255, since the model rounds images to bytes"
+    return replace(threat, eps=steps / 255), (said,)
 
 
 def takes_bytes(value: Any, what: str) -> bool:

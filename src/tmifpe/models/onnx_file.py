@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tmifpe.core.errors import InputError, first_line
 from tmifpe.core.extras import import_extra
 from tmifpe.core.hashing import hash_file
+from tmifpe.core.types import UNIT
 from tmifpe.models.fixed_batch import FixedBatch
 from tmifpe.models.onnx_bytes import Bytes, floats_for_bytes, takes_bytes
 from tmifpe.models.onnx_screen import check_external, plain_names
@@ -38,7 +39,7 @@ def onnx_file(asked: Asked) -> Loaded:
         stamp += " bytes"
         notes.append(
             f"{path.name} takes bytes: images are rounded to multiples of 1/255, and gradients pass straight through "
-            "the rounding; choose eps as such a multiple"
+            "the rounding"
         )
     module = _convert(onnx2torch, model, path)
     batch = _dimensions(_inputs(model)[0])[0]
@@ -48,7 +49,9 @@ def onnx_file(asked: Asked) -> Loaded:
         if lifted is None:
             notes.append(f"{path.name} is tied to a batch of {batch}: images are run {batch} at a time")
         module = lifted or tied
-    return Loaded(module, stamp, input_shape=shape, notes=tuple(notes), takes_bytes=as_bytes)
+    return Loaded(
+        module, stamp, input_shape=shape, notes=tuple(notes), box=UNIT if as_bytes else None, takes_bytes=as_bytes
+    )
 
 
 def _lift(

@@ -18,6 +18,7 @@ from torch import nn
 
 from tmifpe.core.errors import InputError, did_you_mean, first_line
 from tmifpe.core.extras import import_extra
+from tmifpe.core.types import UNIT
 from tmifpe.models.source import Asked, Loaded
 from tmifpe.models.weights import check_weights_only
 
@@ -33,7 +34,7 @@ def robustbench(asked: Asked) -> Loaded:
     dataset, threat, name = _split(asked.where)
     folder = asked.weights or Path("models")
     if asked.weights is not None and not folder.is_dir():
-        raise InputError(f"--weights {folder} must be the zoo's folder (it holds {dataset}/{threat}/{name}.pt)")
+        raise InputError(f"`weights={folder}` must be the zoo's folder (it holds {dataset}/{threat}/{name}.pt)")
     utils = import_zoo()
     models = _zoo(utils, dataset, threat)
     if name not in models:
@@ -43,7 +44,9 @@ def robustbench(asked: Asked) -> Loaded:
         check_weights_only(path)
     module = _load(utils, name, folder, dataset, threat)
     shape = _SHAPES[dataset] if dataset != "imagenet" else None  # some of ImageNet's take other sizes
-    return Loaded(module, stamp=f"robustbench:{dataset}/{threat}/{name}", classes=_CLASSES[dataset], input_shape=shape)
+    return Loaded(
+        module, stamp=f"robustbench:{dataset}/{threat}/{name}", classes=_CLASSES[dataset], input_shape=shape, box=UNIT
+    )
 
 
 def _split(where: str) -> tuple[str, str, str]:

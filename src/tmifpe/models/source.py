@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tmifpe.core.errors import InputError, shown
-from tmifpe.core.types import Model
+from tmifpe.core.types import Box, Model
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Loaded:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     notes: tuple[str, ...] = ()
+    box: Box | None = None
+    """The images it was made for, where its source knows."""
     takes_bytes: bool = False
     """Whether it rounds images to bytes first, so that no normalisation may come before it."""
     class_names: tuple[str, ...] = ()
@@ -56,11 +58,11 @@ def nothing_after(asked: Asked) -> None:
     """For names that stand alone: what is written after a colon would not be looked at."""
     if asked.where:
         raise InputError(
-            f"{asked.source} takes nothing after a colon, got {shown(asked.where)}; weights go to --weights"
+            f"{asked.source} takes nothing after a colon, got {shown(asked.where)}; weights go to `weights`"
         )
 
 
 def own_weights_only(asked: Asked) -> None:
     """For files that hold architecture and weights together: a second set of weights is a mistake."""
     if asked.weights is not None:
-        raise InputError(f"{asked.where} carries its own weights; leave out --weights {asked.weights}")
+        raise InputError(f"{asked.where} carries its own weights; leave out `weights={asked.weights}`")

@@ -9,6 +9,7 @@ from typing import Any
 from tmifpe.core.errors import InputError, did_you_mean, first_line
 from tmifpe.core.extras import import_extra
 from tmifpe.core.options import parse, spell
+from tmifpe.core.types import UNIT
 from tmifpe.models.source import Asked, Loaded
 from tmifpe.models.weights import load_weights
 
@@ -32,7 +33,7 @@ def timm_model(asked: Asked) -> Loaded:
         raise did_you_mean("timm model", name, timm.list_models())
     if asked.weights is None and options:
         raise InputError(
-            f"timm:{asked.where} changes the network, so pretrained weights do not fit; give --weights FILE"
+            f"timm:{asked.where} changes the network, so pretrained weights do not fit; give `weights=FILE`"
         )
     module = _create(timm, name, asked.weights is None, options)
     if asked.weights is not None:
@@ -50,6 +51,7 @@ def timm_model(asked: Asked) -> Loaded:
         input_shape=(shape[0], shape[1], shape[2]) if len(shape) == 3 else None,
         mean=mean,
         std=std,
+        box=UNIT,
     )
 
 
@@ -77,6 +79,6 @@ def _create(timm: Any, name: str, pretrained: bool, options: dict[str, Any]) -> 
         if pretrained:
             raise InputError(
                 f"the pretrained weights of timm:{name} are not in the cache and could not be fetched; download them "
-                f"where there is a network, or give --weights FILE ({first})"
+                f"where there is a network, or give `weights=FILE` ({first})"
             ) from error
         raise InputError(f"timm cannot make {name} with {options or 'its defaults'}: {first}") from error

@@ -29,7 +29,7 @@ def torchscript(asked: Asked) -> Loaded:
     if not any("/code/" in name for name in entries) or not any(name.endswith("constants.pkl") for name in entries):
         raise InputError(
             f"{path} holds weights or a pickled model, not a TorchScript program; name an architecture (say, "
-            f"mnist-fast or file.py:factory) and give the file with --weights {path}"
+            f"mnist-fast or file.py:factory) and give the file with `weights={path}`"
         )
     for name, content in entries.items():
         if "/code/" in name and (word := _BEYOND_TENSORS.search(content)):

@@ -62,6 +62,8 @@ class Outcome:
     """Between the two largest logits at the clean image."""
     adv_gap: float = field(metadata=_column(np.float64, blank=np.nan, absent=np.nan))
     """Between the two largest logits at the final point."""
+    part: int = field(metadata=_column(np.int16, blank=-1, absent=-1))
+    """Which part of that attack broke it, where it has parts (`Attack.parts`); -1 if none did or nobody knows."""
 
     @property
     def correct(self) -> bool:

@@ -12,7 +12,7 @@ __all__ = [
 ]
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from tmifpe.core.errors import InputError, did_you_mean, shown
 from tmifpe.core.numbers import MOST_SEED, whole_number
 from tmifpe.core.types import Threat
+from tmifpe.run.bar import AnyProgress
 from tmifpe.run.recorder import Keeper
 from tmifpe.run.result import Progress
 from tmifpe.run.second_opinion import as_precision
@@ -54,7 +55,7 @@ class SharedOptions(TypedDict, total=False):
     name: str | None
     """What the model is called in results and in the store."""
     checks: bool
-    """Look for reasons to doubt the number, on at most 64 examples: the result's flags."""
+    """Look for reasons to doubt the number, the result's flags, for at most 5 % of the run's cost."""
     verify: Literal["fp64", "fp32", "bf16", "fp16"] | None
     """Read every adversarial example in this precision too, and mark those on which the two differ."""
     repeats: int
@@ -73,7 +74,8 @@ class EvaluateOptions(SharedOptions, total=False):
     seed: int
     keep_adv: bool
     """Return the adversarial examples with the result."""
-    progress: Callable[[Progress], None]
+    progress: bool | Callable[[Progress], None] | None
+    """True for a bar on stderr, or a function that is told of every step."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Request:
     transfer_adv: Tensor | None = None
     store: str | Path | Keeper | None = None
     fresh: bool = False
-    progress: Callable[[Progress], None] = field(default=lambda _: None)
+    progress: AnyProgress = None
 
     def __post_init__(self) -> None:
         for option in ("limit", "sample", "batch_size", "shard_size"):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["Flag", "Progress", "Result", "as_options"]
+__all__ = ["Flag", "Progress", "Result"]
 
 import dataclasses
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,13 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tmifpe.attacks import part_names
 from tmifpe.attacks.catalogue import attack_title
 from tmifpe.attacks.queries import StageCost, Tally
-from tmifpe.core.errors import shorten
+from tmifpe.core.errors import as_options, shorten
+from tmifpe.core.extras import import_extra
 from tmifpe.core.options import parse
 from tmifpe.core.stats import student, wilson
 from tmifpe.run.outcomes import Mark, Outcomes
 from tmifpe.run.spec import Plan, RunSpec
+from tmifpe.run.verify import Transferred
 from tmifpe.version import __version__
 
 
@@ -39,16 +41,6 @@ class Flag:
 
     def on_command_line(self) -> Flag:
         return Flag(self.name, as_options(self.seen), as_options(self.advice))
-
-
-def as_options(text: str) -> str:
-    """Text that names options as Python does, in backticks, with the names of the command line."""
-
-    def option(found: re.Match[str]) -> str:
-        name, value = found[1].replace("_", "-"), found[2]
-        return f"--{name}" if value is None else f"--{name} " + value.strip('"')
-
-    return re.sub(r"`(\w+)(?:=([^`]*))?`", option, text)
 
 
 @dataclass(frozen=True)
@@ -94,6 +86,10 @@ class Result:
     """The file of each outcome, where the data has one for each."""
     class_names: tuple[str, ...] = field(default=(), repr=False)
     """The names of the classes, where the data has them."""
+    checks_cut: tuple[str, ...] = ()
+    """What the checks left out, or looked at less of, to stay within 5 % of the run's own forward passes."""
+    transferred: Transferred | None = field(default=None, compare=False)
+    """What the examples in `transfer_adv` do."""
 
     @property
     def n(self) -> int:
@@ -140,6 +136,19 @@ class Result:
         attacked = int((self.outcomes.correct & self.outcomes.counted).sum())
         return self.broken / attacked if attacked else 0.0
 
+    def broken_by(self) -> dict[str, NDArray[np.int64]]:
+        """Which examples each attack broke, by index; part by part where it has parts, as AutoAttack has."""
+        found: dict[str, NDArray[np.int64]] = {}
+        table = self.outcomes
+        for number, spelled in enumerate(self.spec.attacks):
+            here, names = table.fooled & (table.stage == number), part_names(spelled)
+            for part, name in enumerate(names):
+                found[f"{parse(spelled)[0]}: {name}"] = table.index[here & (table.part == part)]
+            rest = table.index[here & ((table.part < 0) | (table.part >= len(names)))]
+            if len(rest) or not names:
+                found[spelled] = rest
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """The result as plain values, without the rows."""
         _, options = parse(self.spec.attacks[0])
@@ -151,6 +160,7 @@ class Result:
             "broken": self.broken,
             "norm": self.spec.threat.norm,
             "eps": self.spec.threat.eps,
+            "box": list(self.spec.threat.box),
             "loss": options.get("loss"),
             "steps": options.get("steps"),
             "seed": self.spec.seed,
@@ -158,6 +168,7 @@ class Result:
             "forwards": self.tally.forwards,
             "backwards": self.tally.backwards,
             "check_forwards": self.check_forwards,
+            "checks_cut": list(self.checks_cut),
             "resumed": self.resumed,
             "flags": [dataclasses.asdict(flag) for flag in self.flags],
             "notes": list(self.notes),
@@ -185,6 +196,10 @@ class Result:
             plain["class_names"] = list(self.class_names)
         if self.files:
             plain["files"] = list(self.files)
+        if self.transferred is not None:
+            plain |= {"transfer": self.transferred.to_json()}
+        if len(broken_by := self.broken_by()) > 1:
+            plain |= {"broken_by": {name: indices.tolist() for name, indices in broken_by.items()}}
         if self.repeated:
             plain |= {
                 "repeated": list(self.repeated),
@@ -202,15 +217,40 @@ class Result:
         return f"<Result {self}; {shorten(what, 200)}; {f'flags: {shorten(names, 100)}' if names else 'no flags'}>"
 
     def __str__(self) -> str:
-        low, high = self.interval
+        (low, high), threat = self.interval, self.spec.threat
         return (
             f"robust accuracy {self.robust_accuracy:.2%} (95 % interval {low:.2%} to {high:.2%}), "
-            f"clean {self.clean_accuracy:.2%}, n = {self.n}, {self.spec.threat.norm} eps = {self.spec.threat.eps:.6g}"
+            f"clean {self.clean_accuracy:.2%}, n = {self.n}, {threat.norm} eps = {threat.eps:.6g}{threat.within}"
         )
 
     def class_name(self, number: int) -> str:
         """The name of a class, or else its number."""
         return self.class_names[number] if 0 <= number < len(self.class_names) else str(number)
+
+    def to_pandas(self) -> Any:
+        """One row per example as a DataFrame (extra `pandas`), in the order of evaluation.
+
+        index, label, target (-1: untargeted), clean_pred and adv_pred are whole numbers. `correct`: the clean image is
+        classified correctly. `fooled`: the attack broke it; False for what it was not tried on. `robust`: correct and
+        not fooled, missing for examples that a targeted run does not count; its mean is the robust accuracy. `attack`
+        and `part`: what broke it, empty if nothing did. steps_used; margin and clean_margin (positive: broken); size of
+        the change; clean_gap and adv_gap between the two largest logits; `fragile`: broken in one precision only.
+        """
+        pandas: Any = import_extra("pandas", "tables of outcomes", "pandas")
+        table = self.outcomes
+        attacks = np.array([*(parse(attack)[0] for attack in self.spec.attacks), ""], dtype=object)
+        named = [part_names(attack) for attack in self.spec.attacks]
+        parts = {(stage, part): name for stage, names in enumerate(named) for part, name in enumerate(names)}
+        places = zip(table.stage.tolist(), table.part.tolist(), strict=True)
+        robust = pandas.array(table.robust, dtype="boolean")
+        robust[~table.counted] = pandas.NA
+        columns: dict[str, Any] = {
+            name: table.arrays[name] for name in ("index", "label", "target", "clean_pred", "adv_pred")
+        }
+        columns |= {"correct": table.correct, "fooled": table.fooled, "robust": robust}
+        columns |= {"attack": attacks[table.stage], "part": [parts.get(place, "") for place in places]}
+        columns |= {name: table.arrays[name] for name in table.columns() if name not in {*columns, "stage", "marks"}}
+        return pandas.DataFrame(columns | {"fragile": (table.marks & Mark.FRAGILE) != 0})
 
     def per_class(self) -> dict[int, tuple[int, int, int]]:
         """For every label: examples, correct ones, robust ones."""

@@ -20,6 +20,7 @@ from tmifpe.attacks.rows import Problem
 from tmifpe.attacks.sequence import Sequence as Stages
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
+from tmifpe.core.outputs import check_clean
 from tmifpe.core.rng import seed_rng
 from tmifpe.core.types import Data, Threat
 from tmifpe.run.clean import CleanLogits
@@ -130,6 +131,7 @@ def read_clean(job: Job, queries: Queries, x: Tensor, labels: Tensor) -> Tensor:
             f"the model returns NaN or infinite logits for {bad} of {len(x)} clean images; "
             f"check its weights, its normalisation and the precision ({job.prepared.precision})"
         )
+    check_clean(logits, queries.notes)
     if int(labels.max()) >= logits.shape[1]:
         raise InputError(f"label {int(labels.max())} is out of range: the model has {logits.shape[1]} classes")
     return logits
@@ -174,6 +176,7 @@ def _note(outcomes: Outcomes, rows: NDArray[np.int64], part: Problem, verdicts: 
     fooled = verdicts.fooled.cpu().numpy()
     outcomes.fooled[rows] = fooled
     outcomes.stage[rows] = verdicts.stage.cpu().numpy()
+    outcomes.part[rows] = verdicts.part.cpu().numpy()
     steps = verdicts.steps.cpu().numpy()
     outcomes.steps_used[rows] = steps
     outcomes.adv_pred[rows] = verdicts.prediction.cpu().numpy()

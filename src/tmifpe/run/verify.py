@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-__all__ = ["disagree", "in_ball", "in_box", "inside", "verify"]
+__all__ = ["Transferred", "disagree", "in_ball", "in_box", "inside", "verify"]
 
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tmifpe.attacks.queries import Queries
 from tmifpe.attacks.rows import Problem
 from tmifpe.core import numerics
+from tmifpe.core.types import Threat
 
 
 def verify(adv: Tensor, problem: Problem, queries: Queries, batch_size: int) -> Tensor:
@@ -55,3 +61,36 @@ def in_ball(adv: Tensor, problem: Problem) -> Tensor:
 def in_box(adv: Tensor, problem: Problem) -> Tensor:
     flat = adv.flatten(1)
     return (flat >= problem.threat.low).all(dim=1) & (flat <= problem.threat.high).all(dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Transferred:
+    """What adversarial examples that were made elsewhere (`transfer_adv`) do to this model. Examples by index."""
+
+    given: int
+    outside_box: NDArray[np.int64]
+    outside_ball: NDArray[np.int64]
+    """Farther from the image than eps, and so not tried; nor were those outside the box."""
+    farthest: float
+    """The largest distance among them."""
+    broken: NDArray[np.int64]
+    new: NDArray[np.int64]
+    """Those that the run's own attack had left standing."""
+    robust_accuracy: float
+    """After the given examples alone."""
+    united_robust_accuracy: float
+    """After the run's own attack and the given examples."""
+
+    def remarks(self, threat: Threat) -> list[str]:
+        """How many were not allowed, and why."""
+        said = []
+        if n := len(self.outside_ball):
+            said.append(f"{n} lie outside the ball (up to {self.farthest:.4g} from the image, eps is {threat.eps:.4g})")
+        if n := len(self.outside_box):
+            said.append(f"{n} lie outside the box [{threat.low:g}, {threat.high:g}]")
+        return (
+            [f"of {self.given} examples in `transfer_adv`, {' and '.join(said)}; they were not tried"] if said else []
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}

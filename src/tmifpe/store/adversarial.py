@@ -34,7 +34,12 @@ def adv_file(result: Result, ending: str = ".safetensors") -> bytes:
         "indices": torch.from_numpy(outcomes.index),
         "fooled": torch.from_numpy(outcomes.fooled),
     }
-    return _WRITERS[ending](tensors, {"key": result.spec.key(), "model": result.spec.model})
+    about = {
+        "key": result.spec.key(),
+        "model": result.spec.model,
+        "box": "{:g},{:g}".format(*result.spec.threat.box),
+    }
+    return _WRITERS[ending](tensors, about)
 
 
 def check_ending(path: str) -> str:

@@ -53,7 +53,7 @@ def _of_system(folder: Path, error: OSError) -> str:
     if error.errno in _REFUSED:
         return _refused(folder)
     if isinstance(error, FileExistsError | NotADirectoryError):
-        return f"the run store {folder} is not a folder; choose another with --store DIR"
+        return f"the run store {folder} is not a folder; choose another with `store=DIR`"
     return f"the run store {folder} cannot be used: {error}"
 
 
@@ -72,7 +72,7 @@ def _full(folder: Path) -> str:
 
 
 def _refused(folder: Path) -> str:
-    return f"the run store {folder} cannot be written to or read; choose another with --store DIR, or use --no-store"
+    return f"the run store {folder} cannot be written to or read; choose another with `store=DIR`, or use `store=None`"
 
 
 def _no_room(folder: Path) -> bool:

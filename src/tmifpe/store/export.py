@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from tmifpe.core.errors import InputError, MissingExtra, did_you_mean
+from tmifpe.core.types import UNIT
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Result
 from tmifpe.store.rows import StoredRun
@@ -32,7 +33,7 @@ def outcomes_file(store: Store, run: StoredRun, form: str) -> bytes:
 
 def robustbench_file(store: Store, run: StoredRun) -> bytes:
     """The `.pt` tensor that RobustBench asks for external evaluations: one image for each of the whole test set, in
-    its order, adversarial where the example was broken."""
+    its order, adversarial where the example was broken, in [0, 1]."""
     result = store.result(run)
     whole = np.array_equal(np.sort(result.outcomes.index), np.arange(run.spec.total))
     if run.done < run.plan.n:
@@ -40,16 +41,19 @@ def robustbench_file(store: Store, run: StoredRun) -> bytes:
     if not whole:
         raise InputError(
             f"run {run.name} covers {run.plan.n} of the {run.spec.total} examples of {run.spec.data}; RobustBench asks "
-            "for the whole test set: evaluate without --limit and --indices"
+            "for the whole test set: evaluate without `limit` and `indices`"
         )
     if run.spec.targets != "none":
         raise InputError(f"run {run.name} is targeted; RobustBench asks for untargeted evaluations")
+    (low, high), scaled = run.spec.threat.box, run.spec.threat.box != UNIT
     filled, images = 0, torch.empty(0)
     for part in store.adv(run):
         if not filled:
             images = torch.empty((run.plan.n, *part.shape[1:]), dtype=torch.float32)
         rows = torch.from_numpy(result.outcomes.index[filled : filled + len(part)])
-        images[rows] = part.to(torch.float32)
+        images[rows] = (
+            ((part.to(torch.float32) - low) / (high - low)).clamp_(0, 1) if scaled else part.to(torch.float32)
+        )
         filled += len(part)
     buffer = io.BytesIO()
     torch.save(images, buffer)

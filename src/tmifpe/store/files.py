@@ -132,9 +132,11 @@ def read_shard(path: Path) -> ShardFile:
     try:
         return _read_shard(path)
     except FileNotFoundError as error:
-        raise StoreError(f"{path} is missing; repeat the run with --fresh to have its adversarial examples") from error
+        raise StoreError(
+            f"{path} is missing; repeat the run with `fresh=True` to have its adversarial examples"
+        ) from error
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise StoreError(f"{path} is damaged ({error}); repeat the run with --fresh") from error
+        raise StoreError(f"{path} is damaged ({error}); repeat the run with `fresh=True`") from error
 
 
 def _read_shard(path: Path) -> ShardFile:
@@ -174,5 +176,5 @@ def read_adv(folder: Path, shard: int, expected: str) -> Tensor:
     path = folder / f"{shard:06d}.safetensors"
     file = read_shard(path)
     if file.digest != expected or file.result.adv is None:
-        raise StoreError(f"{path} does not belong to the outcomes in the database; repeat the run with --fresh")
+        raise StoreError(f"{path} does not belong to the outcomes in the database; repeat the run with `fresh=True`")
     return file.result.adv

@@ -63,11 +63,11 @@ def connect(folder: Path, *, write: bool) -> sqlite3.Connection:
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; a run store keeps its files in itself")
     if path.exists() and not path.is_file():  # to open a pipe would be to wait for ever
-        raise StoreError(f"{path} is not a file; choose another store with --store DIR")
+        raise StoreError(f"{path} is not a file; choose another store with `store=DIR`")
     if write:
         folder.mkdir(parents=True, exist_ok=True)
     elif not path.is_file():
-        raise StoreError(f"there is no run store at {folder}; tmifpe evaluate writes one, --store DIR names another")
+        raise StoreError(f"there is no run store at {folder}; tmifpe evaluate writes one, `store=DIR` names another")
     if write and path.exists():
         with closing(_readable(path)) as looked_at:  # to write is to change the file, even if it is not ours
             _version(looked_at, folder)
@@ -151,7 +151,7 @@ def _version(connection: sqlite3.Connection, folder: Path) -> int:
     if version > VERSION:
         raise StoreError(
             f"the run store {folder} was written by a newer tmifpe (schema {version}, this one knows {VERSION}); "
-            "upgrade tmifpe or choose another store with --store DIR"
+            "upgrade tmifpe or choose another store with `store=DIR`"
         )
     return version
 

@@ -46,7 +46,7 @@ class Store:
         except (OSError, ValueError, RuntimeError) as error:  # a name too long, with a null byte, or of no user
             raise StoreError(f"{shown(folder)} cannot be the folder of a run store: {error}") from None
         if not str(folder) or "\0" in str(folder):
-            raise StoreError("a run store needs a folder; name one with --store DIR")
+            raise StoreError("a run store needs a folder; name one with `store=DIR`")
 
     def recorder(self, fresh: bool = False) -> StoreRecorder:
         """What `evaluate` writes to; with `fresh`, as a new attempt beside those that are there."""

@@ -1,0 +1,219 @@
+"""What a user of Python meets first: bars, tables, words and examples of others."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import tmifpe
+from tests.masked import Honest, Wrapped, images, noise, quantise
+from tmifpe import PGD, InputError, MissingExtra, Progress, Threat, evaluate
+from tmifpe.checks.advice import Ran, advised
+from tmifpe.checks.flags import FLAGS
+from tmifpe.cli import app
+from tmifpe.run import bar
+from tmifpe.run.result import Flag
+
+THREAT, ATTACK = Threat("linf", 0.05), PGD(steps=5)
+SRC = Path(tmifpe.__file__).parent
+
+
+def labelled(n: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
+    x = images(n)
+    return x, Honest()(x).argmax(dim=1)
+
+
+# Progress.
+
+
+def test_progress_true_shows_a_bar(capsys):
+    shown = []
+    for verb in (
+        lambda: evaluate(Honest(), labelled(), THREAT, ATTACK, progress=True),
+        lambda: tmifpe.compare(Honest(), labelled(), THREAT, ["ce"], ATTACK, progress=True),
+        lambda: tmifpe.audit(Honest(), labelled(), ["ce"], ["fp32"], progress=True),
+    ):
+        verb()
+        shown.append(capsys.readouterr())
+    assert all(one.out == "" for one in shown)
+
+
+def test_a_notebook_without_widgets_gets_a_plain_line(capsys, monkeypatch):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr(bar.importlib.util, "find_spec", lambda name: None)
+    with bar.shown_on_stderr("model") as told:
+        told(Progress(10, 10, 4, 6))
+    assert capsys.readouterr().err == "\rmodel [####################] 10/10 robust 40.0% to 40.0%\n"
+
+
+def test_progress_is_true_false_or_a_function():
+    seen = []
+    evaluate(Honest(), labelled(), THREAT, ATTACK, progress=seen.append)
+    assert seen[-1].done == 24
+    for nothing in (False, None):
+        evaluate(Honest(), labelled(), THREAT, ATTACK, progress=nothing)
+    with pytest.raises(InputError, match="progress must be True"):
+        evaluate(Honest(), labelled(), THREAT, ATTACK, progress="yes")  # pyright: ignore[reportArgumentType]
+
+
+# Words.
+
+
+def test_errors_name_arguments_in_python_and_options_on_the_command_line():
+    x, y = labelled()
+    with pytest.raises(InputError, match="`mean` and `std`"):
+        evaluate(Honest(), (3 * x - 1, y), THREAT)
+    with pytest.raises(InputError, match="`weights=FILE`"):
+        tmifpe.load_model("mnist-fast")
+    said = CliRunner().invoke(app, ["evaluate", "mnist-fast", "--data", "digits"]).stderr
+    assert "--weights FILE" in said
+    assert "`" not in said
+
+
+def test_outside_the_command_line_no_text_names_its_options():
+    found = {}
+    for path in (p for p in SRC.rglob("*.py") if "cli" not in p.parts):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        texts = [node.value for node in constants if isinstance(node.value, str) and id(node) not in documents]
+        # A whole command, `tmifpe runs repair --store DIR`, may be typed by anybody.
+        named = [text for text in texts if re.search(r"(?<![\w-])--[a-z]", text) and "tmifpe " not in text]
+        found |= {path.name: named} if named else {}
+    assert not found
+
+
+# Tables.
+
+
+def test_a_table_has_correct_and_robust():
+    pytest.importorskip("pandas")
+    x, y = labelled()
+    y[:5] = (y[:5] + 1) % 4  # misclassified
+    result = evaluate(Honest(), (x, y), THREAT, ATTACK)
+    table = result.to_pandas()
+    assert table["robust"].mean() == result.robust_accuracy
+    assert table["correct"].mean() == result.clean_accuracy
+    assert table["fooled"].sum() == result.broken
+    assert 1 - table["fooled"].mean() > result.robust_accuracy  # what people computed without these columns
+    assert set(table["attack"]) == {"pgd", ""}
+    assert all(f"{name}" in tmifpe.Result.to_pandas.__doc__ for name in table.columns)
+    aimed = evaluate(Honest(), (x, y), THREAT, ATTACK, targets=0)
+    assert aimed.n < len(aimed.outcomes)
+    assert aimed.to_pandas()["robust"].mean() == pytest.approx(aimed.robust_accuracy)
+
+
+def test_without_pandas_it_says_what_to_install(monkeypatch):
+    result = evaluate(Honest(), labelled(), THREAT, ATTACK)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtra, match=r"tmifpe\[pandas\]"):
+        result.to_pandas()
+
+
+# Examples of others.
+
+
+def given() -> torch.Tensor:
+    x, y = labelled(80)
+    return PGD(steps=10)(Honest(), x, y, THREAT)
+
+
+def test_given_examples_are_all_tried_and_united_with_the_run():
+    x, y = labelled(80)
+    model, adv = Wrapped(quantise), given()
+    result = evaluate(model, (x, y), THREAT, ATTACK, transfer_adv=adv)
+    breaks = (model(adv).argmax(dim=1) != y).numpy() & result.outcomes.correct
+    found = result.transferred
+    assert found.broken.tolist() == np.flatnonzero(breaks).tolist()
+    assert found.new.tolist() == np.flatnonzero(breaks & result.outcomes.robust).tolist()
+    assert result.robust > 64 - 10  # more survivors than a sample would look at, up to those that are misclassified
+    assert found.robust_accuracy == pytest.approx((result.outcomes.correct & ~breaks).mean())
+    assert found.united_robust_accuracy == pytest.approx((result.outcomes.robust & ~breaks).mean())
+    (flag,) = (flag for flag in result.flags if flag.name == "transfer-failure")
+    assert f"{len(found.new)} examples" in flag.seen
+    assert f"{found.united_robust_accuracy:.2%}" in flag.seen
+    assert result.to_json()["transfer"]["new"] == found.new.tolist()
+    assert result.notes == ()
+    quiet = evaluate(model, (x, y), THREAT, ATTACK, transfer_adv=adv, checks=False)
+    assert quiet.transferred.united_robust_accuracy == found.united_robust_accuracy
+    assert quiet.flags == ()
+
+
+def test_given_examples_that_are_not_allowed_are_counted():
+    x, y = labelled(80)
+    adv = given()
+    adv[:30] = (x + 2 * (adv - x))[:30].clamp(0, 1)
+    adv[30:34] = -0.01
+    adv[34] = torch.nan
+    result = evaluate(Wrapped(quantise), (x, y), THREAT, ATTACK, transfer_adv=adv)
+    assert result.transferred.outside_ball.tolist() == list(range(30))
+    assert result.transferred.outside_box.tolist() == list(range(30, 35))
+    (note,) = result.notes
+    assert "of 80 examples in `transfer_adv`, 30 lie outside the ball (up to 0.1 from the image, eps is 0.05)" in note
+    assert "5 lie outside the box" in note
+    assert not set(result.transferred.broken) & set(range(35))
+
+
+# What an audit says of a model without a gradient, and of one that draws.
+
+
+def test_an_audit_does_not_contradict_itself():
+    quantised = tmifpe.audit(Wrapped(quantise), labelled(), ["ce", "tmifpe"], ["fp16", "fp32"])
+    assert "no gradient in float64 either" in str(quantised)
+    assert "keeps" not in str(quantised)
+    torch.manual_seed(0)
+    noisy = tmifpe.audit(Wrapped(noise), labelled(), ["ce", "cw", "dlr", "tmifpe"], ["fp16", "fp32"])
+    assert noisy.randomised
+    assert noisy.to_json()["randomised"]
+    assert "other logits each time" in noisy.advice[0]
+    assert "rounding inside the network" not in str(noisy)
+    assert "wrong sign" not in str(noisy)
+    half = tmifpe.audit(Wrapped(lambda x: torch.where(x.mean((1, 2, 3), True) > 0.5, quantise(x), x)), labelled())
+    assert "that have one" in str(half)
+
+
+# Advice.
+
+
+def test_nobody_is_told_to_try_what_the_run_has_tried():
+    flags = {flag.name: flag.advice for flag in evaluate(Wrapped(quantise), labelled(), THREAT, ATTACK).flags}
+    assert "`loss" not in flags["zero-gradients"]
+    blind = evaluate(Honest(scale=1e4), labelled(), THREAT, PGD(loss="ce", steps=5))
+    assert '`loss="tmifpe"`' in next(flag.advice for flag in blind.flags if flag.name == "zero-gradients")
+    drawn = evaluate(Wrapped(noise), labelled(), THREAT, ATTACK, eot=2)
+    told = next(flag.advice for flag in drawn.flags if flag.name == "randomised")
+    assert "eot" not in told
+    assert "`repeats=10`" in told
+
+
+RANS = [
+    Ran(),
+    Ran(losses=frozenset({"tmifpe"}), steps=20, attacks=frozenset({"pgd"})),
+    Ran(losses=frozenset({"ce", "tmifpe"}), blind=True, restarts=3, steps=20, attacks=frozenset({"pgd", "autoattack"})),
+    Ran(eot=4, repeats=2, precision="fp64", losses=frozenset({"cw"})),
+    Ran(second="fp64", losses=frozenset({"cw"})),
+]
+
+
+@pytest.mark.parametrize("ran", RANS)
+@pytest.mark.parametrize("name", list(FLAGS))
+def test_advice_for_every_run_is_a_sentence_without_what_was_tried(name, ran):
+    text = advised(Flag(name, "", FLAGS.get(name).advice), ran).advice
+    assert text.endswith(".")
+    assert text[0].isupper() or text.startswith(("eps", "step_size"))
+    if "tmifpe" in ran.losses:
+        assert '`loss="tmifpe"`' not in text
+    if ran.second or ran.precision == "fp64":
+        assert "`verify=" not in text
+        assert ran.precision != "fp64" or '`precision="fp64"`' not in text
+    if ran.eot > 1:
+        assert "`eot" not in text or name in ("randomised",)
+    if ran.blind:
+        assert "add a gradient-free" not in text
