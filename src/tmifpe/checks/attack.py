@@ -3,7 +3,7 @@ that can be read off the outcomes, and those that need another look at some surv
 
 from __future__ import annotations
 
-__all__ = ["check_attack", "check_monotone"]
+__all__ = ["check_monotone", "check_survivors"]
 
 import dataclasses
 import itertools
@@ -32,7 +32,7 @@ _LED_IN = 16  # survivors: enough to see what concerns a fifth of them, at the p
 _BALLS = [6 ** (k / 5) for k in (5, 4, 3, 2, 1, 0)]  # in units of eps
 
 
-def check_attack(job: Job, outcomes: Outcomes, transfer_adv: Tensor | None = None) -> tuple[list[Flag], int]:
+def check_survivors(job: Job, outcomes: Outcomes, transfer_adv: Tensor | None = None) -> tuple[list[Flag], int]:
     """Flags, and the forward passes they cost (in examples).
 
     `transfer_adv`: adversarial examples made against another model, one per example of the data.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from tmifpe.checks.attack import check_attack
+from tmifpe.checks.attack import check_survivors
 from tmifpe.checks.model import ModelChecks
 from tmifpe.checks.redraw import redraw
 from tmifpe.checks.units import check_units
@@ -52,7 +52,7 @@ class Checks:
     def after(self, job: Job, outcomes: Outcomes) -> None:
         """Look at what the attack left standing."""
         if self.checks:
-            self._note(check_attack(job, outcomes, self.transfer_adv))
+            self._note(check_survivors(job, outcomes, self.transfer_adv))
 
     def repeated(self, n: int) -> tuple[float, ...]:
         """The robust accuracy in each draw."""

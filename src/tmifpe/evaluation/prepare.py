@@ -142,7 +142,8 @@ class Prepared:
             seconds = time.perf_counter() - began + earlier
             adv = total.joined_adv()
             notes = (*self._notes(), *sorted(total.notes))
-            found = Result(spec, plan, total.outcomes, total.tally, seconds, resumed, adv=adv, notes=notes)
+            key = recorder.key()
+            found = Result(spec, plan, total.outcomes, total.tally, seconds, resumed, adv=adv, notes=notes, key=key)
             checks.after(job, found.outcomes)
             found = replace(
                 found, flags=checks.flags, check_forwards=checks.forwards, repeated=checks.repeated(found.n)

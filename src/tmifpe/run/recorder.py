@@ -13,7 +13,7 @@ from tmifpe.run.spec import Plan, RunSpec
 
 
 class Recorder(Protocol):
-    """Called in this order: settled, begin, recall, finished, save for every shard, end; and close in every case."""
+    """Called in this order: settled, begin, key, recall, finished, save for every shard, end; close in any case."""
 
     def settled(self, spec: RunSpec, plan: Plan) -> RunSpec | None:
         """The spec, with its cut if it needs one, of a finished run that answers this: then nothing has to be asked of
@@ -24,6 +24,10 @@ class Recorder(Protocol):
         """The plan to follow: the stored one if this spec was begun before, since shards must not change; otherwise
         the given one. If `spec.cut` names a cut, as it does for a randomised model, only a run with that cut counts
         as begun before."""
+        ...
+
+    def key(self) -> str | None:
+        """The key under which the run is stored, which an older version may have made in another way."""
         ...
 
     def recall(self, with_adv: bool) -> Iterable[ShardResult]:
@@ -57,6 +61,9 @@ class NoRecorder:
 
     def begin(self, spec: RunSpec, plan: Plan, device: str) -> Plan:  # noqa: ARG002
         return plan
+
+    def key(self) -> str | None:
+        return None
 
     def recall(self, with_adv: bool) -> Iterable[ShardResult]:  # noqa: ARG002
         return ()

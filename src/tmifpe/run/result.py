@@ -87,6 +87,8 @@ class Result:
     """The robust accuracy in further draws of a randomised model, one number per draw."""
     notes: tuple[str, ...] = ()
     """Remarks by the sources of the model and of the data."""
+    key: str | None = None
+    """The key under which the run is stored: that of `spec`, or the one that an older version gave it."""
 
     @property
     def n(self) -> int:
@@ -160,7 +162,7 @@ class Result:
             "mode": self.spec.mode,
             "precision": self.spec.precision,
             "batch_size": self.plan.batch_size,
-            "key": self.spec.key() if self.spec.data_identity else None,  # of what is not stored, nothing is hashed
+            "key": self.key,
             "version": __version__,
         }
         if self.spec.verify != "none":

@@ -34,7 +34,7 @@ def adv_file(result: Result, ending: str = ".safetensors") -> bytes:
         "indices": torch.from_numpy(outcomes.index),
         "fooled": torch.from_numpy(outcomes.fooled),
     }
-    return _WRITERS[ending](tensors, {"key": result.spec.key(), "model": result.spec.model})
+    return _WRITERS[ending](tensors, {"key": result.key or result.spec.key(), "model": result.spec.model})
 
 
 def check_ending(path: str) -> str:

@@ -64,6 +64,9 @@ class StoreRecorder:
                 self._open_session(self._run, device)
         return self._run.plan
 
+    def key(self) -> str:
+        return self._open[1].key
+
     def recall(self, with_adv: bool) -> Iterable[ShardResult]:
         connection, run = self._open
         folder = run_folder(self._folder, run.key, run.attempt)

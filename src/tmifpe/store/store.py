@@ -84,7 +84,18 @@ class Store:
         flags = tuple(Flag(**flag) for flag in plain.get("flags", ()))
         checks = int(plain.get("check_forwards", 0))
         repeated = tuple(plain.get("repeated", ()))
-        return Result(run.spec, run.plan, outcomes, tally, run.seconds, len(outcomes), flags, checks, repeated=repeated)
+        return Result(
+            run.spec,
+            run.plan,
+            outcomes,
+            tally,
+            run.seconds,
+            len(outcomes),
+            flags,
+            checks,
+            repeated=repeated,
+            key=run.key,
+        )
 
     def adv(self, run: StoredRun) -> Iterator[Tensor]:
         """The adversarial examples of the finished shards in order, one shard at a time."""

@@ -15,6 +15,7 @@ from tmifpe.attacks import Attack, attack_spelling, get_attack
 from tmifpe.core.types import Threat
 from tmifpe.norms import get_norm
 from tmifpe.testing.linear import Linear, distance, examples, examples_at
+from tmifpe.testing.trial import Trial, try_all
 
 _FAR = 0.01
 """The distance of the examples with a closed form."""
@@ -37,22 +38,17 @@ def check_attack(attack: str | Attack | Callable[..., Attack], *, norms: Sequenc
     if get_attack(attack_spelling(made)) != made or hash(made) != hash(get_attack(attack_spelling(made))):
         raise AssertionError(f"{name} is not read back from its own spelling, {attack_spelling(made)}")
     for norm in norms:
-        trial = _Trial(made, name, norm)
-        for check in (_nothing, _feasible, _closed_form, _repeatable, _budget):
-            check(trial)
+        trial = _Trial(f"{name} ({norm})", made, norm)
+        try_all(trial, (_nothing, _feasible, _closed_form, _repeatable, _budget))
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _Trial(Trial):
     attack: Attack
-    name: str
     norm: str
 
     def __call__(self, model: nn.Module, x: Tensor, labels: Tensor, eps: float, **options: Any) -> Tensor:
         return self.attack(model, x, labels, Threat(self.norm, eps), **options)
-
-    def fail(self, said: str) -> AssertionError:
-        return AssertionError(f"{self.name} ({self.norm}) {said}")
 
 
 def _nothing(trial: _Trial) -> None:
