@@ -12,13 +12,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # Only the files that hold some: to collect the others would take as long as to run these.
 FILES = [str(path) for path in sorted((ROOT / "tests").glob("test_*.py")) if "mark.numerical" in path.read_text()]
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal", "-m", "numerical and not slow"]
-PYTEST += FILES
+# One process for each setting, which imports torch and collects once; the settings run side by side instead.
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+PYTEST += ["-m", "numerical and not slow and not long", *FILES]
 
 # Sizes with and without a rest after whole vectors, as the tests have them: a few rows, 10 classes, 8 x 8 pixels.
 PROBE = """
@@ -69,7 +72,7 @@ def settings() -> Iterator[dict[str, str]]:
     if found := output(simd, {}):
         yield {"NPY_DISABLE_CPU_FEATURES": found}
     yield {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4"}
-    # Passive: threads that spin while they wait would keep the other workers from the cores.
+    # Passive: threads that spin while they wait would keep the other settings from the cores.
     yield {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
@@ -92,20 +95,31 @@ def tested(setting: dict[str, str]) -> tuple[bool, str]:
     return not done.returncode, summary if not done.returncode else f"FAILED\n{done.stdout}{done.stderr}"
 
 
-def main() -> int:
-    seen = {output(PROBE, {}): "make test"}
-    failed = 0
-    for setting in settings():
-        name = " ".join(f"{key}={value}" for key, value in setting.items())
-        bits = output(PROBE, setting)
+def distinct(pool: Executor) -> Iterator[dict[str, str]]:
+    """The settings that give bits of their own. The others are named, with the setting that tests for them."""
+    candidates = list(settings())
+    bare, *probed = pool.map(output, repeat(PROBE), [{}, *candidates])
+    seen = {bare: "make test"}
+    for setting, bits in zip(candidates, probed, strict=True):
         # Threads change who adds what in ways that depend on the load as well, so they are always tried.
         if bits in seen and "OMP_NUM_THREADS" not in setting:
-            print(f"{name}: the same bits as '{seen[bits]}'", flush=True)
+            print(f"{named(setting)}: the same bits as '{seen[bits]}'", flush=True)
             continue
-        seen.setdefault(bits, name)
-        passed, said = tested(setting)
-        failed += not passed
-        print(f"{name}: {said}", flush=True)
+        seen.setdefault(bits, named(setting))
+        yield setting
+
+
+def named(setting: dict[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in setting.items())
+
+
+def main() -> int:
+    failed = 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        tried = list(distinct(pool))
+        for setting, (passed, said) in zip(tried, pool.map(tested, tried), strict=True):
+            failed += not passed
+            print(f"{named(setting)}: {said}", flush=True)
     print(f"{failed} settings failed" if failed else "every setting passed")
     return 1 if failed else 0
 
