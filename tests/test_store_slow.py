@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.stores import call, command, environment, same
+from tmifpe.run.outcomes import Outcomes
 from tmifpe.store import Store
 
 pytestmark = pytest.mark.slow
@@ -81,10 +82,10 @@ def wait_for_session(store: Path, process: subprocess.Popen, before: int) -> Non
 
 
 def load(examples: int, store: Path) -> dict[str, float]:
-    """What so many examples take under the default attack, in a process of its own."""
+    """What storing so many examples takes, in a process of its own. Ten steps: it does not depend on them."""
     script = Path(__file__).with_name("store_load.py")
     done = subprocess.run(
-        [sys.executable, str(script), str(examples), "100", str(store)],
+        [sys.executable, str(script), str(examples), "10", str(store)],
         env=environment(store) | {"PYTHONPATH": str(script.parent.parent)},
         capture_output=True,
         text=True,
@@ -94,12 +95,14 @@ def load(examples: int, store: Path) -> dict[str, float]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.timeout(1800)
 def test_memory_is_flat_and_storing_is_cheap(tmp_path):
+    """However many examples there are, each costs the same to store: it is written once and not read again."""
     few, many = load(10_000, tmp_path / "few"), load(100_000, tmp_path / "many")
     assert (few["n"], many["n"]) == (10_000, 100_000)
     assert many["broken"] > 9 * few["broken"] > 0
     assert many["peak"] < 1.10 * few["peak"], f"peak memory grew from {few['peak']} to {many['peak']} KiB"
-    assert many["storing"] < 0.03 * many["seconds"], (
-        f"{many['storing']:.2f} s of {many['seconds']:.2f} s went to storing"
-    )
+    for told in (few, many):
+        # SQLite loads every value of a row once and needs a few instructions around them: 46 in all for 16 values.
+        values = len(Outcomes.columns()) + 2
+        assert told["instructions"] < 5 * values * told["n"]
+        assert told["forced"] == 2 * told["shards"], "a file and its folder"
