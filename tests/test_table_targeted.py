@@ -11,7 +11,7 @@ import tmifpe
 from tmifpe import PGD, Threat
 from tmifpe.cli import app
 
-WORDS = ["table-targeted", "digits-robust", "--eps", "0.2", "--limit", "60", "--steps", "5", "--no-store"]
+WORDS = ["table-targeted", "digits-robust", "--eps", "0.2", "--limit", "24", "--steps", "5", "--no-store"]
 
 
 def call(*words: str) -> str:
@@ -38,7 +38,7 @@ def test_rows_are_models_times_targets():
 
 def test_numbers_are_those_of_evaluate():
     row = json.loads(call("--losses", "cw", "--targets", "second", "--json"))["rows"][0]
-    model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=60)
+    model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=24)
     alone = tmifpe.evaluate(model, data, Threat("linf", 0.2), PGD(loss="cw", steps=5), targets="second")
     assert row["losses"]["cw"]["success_rate"] == alone.success_rate
     assert row["losses"]["cw"]["broken"] == alone.broken > 0
