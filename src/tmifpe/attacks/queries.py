@@ -1,4 +1,4 @@
-"""The one place that asks the model anything, so that queries are counted exactly."""
+"""The only place that queries the model, so that queries are counted exactly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Objective: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One look at the model: logits (n, K), and where they were asked for the objective's value (n,) and the gradient
+    """One query: logits (n, K) and, where requested, the objective's value (n,) and the gradient
     of its sum."""
 
     logits: Tensor
@@ -33,7 +33,7 @@ class Evaluated:
 
 @dataclass
 class Tally:
-    """How often the model was asked, in examples."""
+    """How many queries the model answered, counted in examples."""
 
     forwards: int = 0
     backwards: int = 0
@@ -44,7 +44,7 @@ class Tally:
 
 @dataclass
 class Queries:
-    """Asks `model` in `dtype` (attack arithmetic stays in the dtype of x) and counts.
+    """Queries `model` in `dtype` (attack arithmetic stays in the dtype of x) and counts.
 
     `eot` > 1 averages logits and gradients over that many draws of a randomised model.
     """
@@ -54,7 +54,7 @@ class Queries:
     eot: int = 1
     tally: Tally = field(default_factory=Tally)
     notes: set[str] = field(default_factory=set)
-    """What a reader of the result should know of how the model was asked."""
+    """What a reader of the result should know about how the model was queried."""
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits without a gradient."""
@@ -119,7 +119,7 @@ class Queries:
 
 @contextmanager
 def _failing_clearly(n: int) -> Iterator[None]:
-    """The model is the user's code, and may fail in any way; that is said in one sentence."""
+    """The model is the user's code and may fail in any way, which is reported in one sentence."""
     try:
         yield
     except InputError:

@@ -113,7 +113,7 @@ def _unstable(sample: Sample) -> Iterator[Flag]:
         yield flag(
             "unstable-predictions",
             f"Within a twentieth of eps the margin of {share(noisy):.0%} of {len(here)} survivors changes by more than "
-            "10 %, which no smooth model does that withstands eps.",
+            "10 %, which does not happen with a smooth model that withstands eps.",
         )
 
 

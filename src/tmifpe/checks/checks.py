@@ -1,4 +1,4 @@
-"""What is asked around an evaluation so that its number can be trusted: checks and further draws."""
+"""What surrounds an evaluation so that its number can be trusted: checks and further draws."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Checks:
             self.checks = False
 
     def before(self, job: Job) -> None:
-        """Look at what was asked for, and at the model."""
+        """Check the request and the model."""
         if self.checks:
             self._note((list(check_units(job)), 0))
             treated = job.eot > 1 and self.repeats > 1

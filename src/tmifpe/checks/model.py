@@ -195,7 +195,7 @@ def _label_lost(attack: Stepwise, sample: Sample) -> Tensor:
     """Rows whose loss no longer pulls at the class it names: no loss intends that while it is unsuccessful."""
     aim = sample.problem.labels if sample.problem.targets is None else sample.problem.targets
     with torch.enable_grad():
-        # In the dtype that the loop hands to the loss: cross-entropy in float16 dies where float32 would not.
+        # In the dtype that the loop hands to the loss: in float16 cross-entropy underflows earlier than in float32.
         leaf = sample.logits.to(sample.queries.dtype).requires_grad_()
         (weights,) = torch.autograd.grad(as_values(_objective(attack, sample.problem)(leaf), leaf).sum(), leaf)
     return weights.gather(1, aim[:, None])[:, 0] == 0

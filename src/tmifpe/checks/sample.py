@@ -1,4 +1,4 @@
-"""The few examples that checks look at, and the queries they cost, counted apart from the attack's."""
+"""The few examples that checks examine; their queries are counted separately from the attack's."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def compare(
     request = Request.of(cast("dict[str, Any]", options), "compare")
     if request.targets == "random" and len(seeds) > 1:
         raise InputError(
-            "with several seeds, random targets are other ones for each, and what is compared is not one question; "
+            "with several seeds, random targets differ from seed to seed, so that their results cannot be compared; "
             "give one seed, or the targets themselves"
         )
     attacks = {loss: resolve_attack(loss, attack) for loss in names}

@@ -1,4 +1,4 @@
-"""What an evaluation asks of whoever keeps its results. The run store is one; keeping nothing is another."""
+"""How an evaluation records its results. The run store is one recorder; keeping nothing is another."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Recorder(Protocol):
     """Called in this order: settled, begin, key, recall, finished, save for every shard, end; close in any case."""
 
     def settled(self, spec: RunSpec, plan: Plan) -> RunSpec | None:
-        """The spec, with its cut if it needs one, of a finished run that answers this: then nothing has to be asked of
-        the model, not even whether it is randomised. None if there is no such run."""
+        """The spec, with its cut if it needs one, of a finished run of this request: the model then need not be
+        queried at all, not even to see whether it is randomised. None if there is no such run."""
         ...
 
     def begin(self, spec: RunSpec, plan: Plan, device: str) -> Plan:
@@ -31,7 +31,7 @@ class Recorder(Protocol):
         ...
 
     def recall(self, with_adv: bool) -> Iterable[ShardResult]:
-        """The shards that are finished already; their `adv` stays in the store unless asked for."""
+        """The shards that are finished already; their `adv` stays in the store unless requested."""
         ...
 
     def finished(self) -> dict[str, Any] | None:

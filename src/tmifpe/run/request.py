@@ -1,4 +1,4 @@
-"""What a caller may ask of an evaluation, checked before anything is computed."""
+"""The options of an evaluation, checked before anything is computed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tmifpe.run.result import Progress
 from tmifpe.run.second_opinion import as_precision
 
 MOST_DRAWS = 1_000_000
-"""Of a randomised model, per look (`eot`) or at all (`repeats`)."""
+"""Of a randomised model, per query (`eot`) or in all (`repeats`)."""
 
 
 class SharedOptions(TypedDict, total=False):
@@ -40,7 +40,7 @@ class SharedOptions(TypedDict, total=False):
     precision: Literal["fp64", "fp32", "bf16", "fp16"] | None
     """What the model runs in; its own by default."""
     eot: int
-    """Draws to average per look at a randomised model."""
+    """Draws to average per query of a randomised model."""
     limit: int | None
     """Only the first so many examples."""
     sample: int | None

@@ -92,7 +92,7 @@ class StoreRecorder:
 
     def end(self, result: Result) -> None:
         connection, run = self._open
-        # A finished run that is asked again keeps its result, unless more was checked this time.
+        # A finished run that is requested again keeps its result, unless more was checked this time.
         checked = (run.result or {}).get("check_forwards", 0)
         if run.finished is None or result.check_forwards > checked:
             with explained(self._folder), transaction(connection):
@@ -111,7 +111,7 @@ class StoreRecorder:
     @property
     def _open(self) -> tuple[sqlite3.Connection, StoredRun]:
         if self._connection is None or self._run is None:
-            raise StoreError(f"the run store {self._folder} was asked before a run was begun")
+            raise StoreError(f"the run store {self._folder} was used before a run was begun")
         return self._connection, self._run
 
     def _current(self, spec: RunSpec) -> StoredRun | None:

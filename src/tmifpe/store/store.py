@@ -53,7 +53,7 @@ class Store:
         return StoreRecorder(self.folder, fresh)
 
     def runs(self, *, superseded: bool = True) -> list[StoredRun]:
-        """Oldest first; without those that were repeated, if not wanted. A store that is not there has no runs."""
+        """Oldest first; `superseded` includes those that were repeated. A store that does not exist has no runs."""
         with explained(self.folder):
             if not (self.folder / DATABASE).exists():
                 return []
@@ -108,7 +108,7 @@ class Store:
             yield adv
 
     def sessions(self, run: StoredRun) -> list[Session]:
-        """Who worked on it: more than one where it was resumed."""
+        """The processes that worked on it: more than one where it was resumed."""
         with self._reading() as connection:
             return read_sessions(connection, run, self.folder)
 

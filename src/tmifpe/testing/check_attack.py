@@ -26,8 +26,8 @@ def check_attack(attack: str | Attack | Callable[..., Attack], *, norms: Sequenc
 
     At eps = 0 it changes nothing; it stays in ball and box and leaves its input alone; on a linear model of two
     classes it never succeeds within 0.99 of the exact distance and always at 1.01 (without gradients: at thrice the
-    distance, half of the time); the same seed gives the same answer, and every batch size the same verdicts; it asks
-    the model no more often than its budget says; and its spelling is read back as itself.
+    distance, half of the time); the same seed gives the same answer, and every batch size the same verdicts; it queries
+    the model no more often than its budget allows; and its spelling is read back as itself.
 
     attack: a name, an attack, its class, or a function that makes one.
 
@@ -96,7 +96,7 @@ def _repeatable(trial: _Trial) -> None:
     eps = float((far[2] * far[3]).sqrt())  # some are broken and some are not, none by a hair
     whole = trial(model, x, labels, eps, seed=3)
     if not torch.equal(whole, trial(model, x, labels, eps, seed=3)):
-        raise trial.fail("gives another answer when asked again with the same seed")
+        raise trial.fail("gives a different result with the same seed")
     verdicts = model(whole).argmax(dim=1) != labels
     cut = trial(model, x, labels, eps, seed=3, batch_size=4)
     if not torch.equal(model(cut).argmax(dim=1) != labels, verdicts):
@@ -114,7 +114,9 @@ def _budget(trial: _Trial) -> None:
     trial(model, x, labels, 1e-6)
     most = trial.attack.budget.forwards
     if model.seen > most * len(x):
-        raise trial.fail(f"asks the model {model.seen / len(x):g} times per example, with a budget of {most} forwards")
+        raise trial.fail(
+            f"queries the model {model.seen / len(x):g} times per example, with a budget of {most} forwards"
+        )
 
 
 class _Counting(Linear):
