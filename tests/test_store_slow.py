@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import sqlite3
@@ -25,26 +26,97 @@ WORDS = ["evaluate", "digits-robust", "--eps", "0.1", "--steps", "40", "--batch-
 WORDS += ["--shard-size", str(SHARD), "--json"]
 
 
+# The command line, forked from a process that has imported everything: twenty starts would take most of the time.
+FORKS = """
+import os, sys
+import tmifpe
+from tmifpe.cli import main
+tmifpe.load_model("digits-robust"), tmifpe.load_data("digits")
+for _ in sys.stdin:
+    child = os.fork()
+    if not child:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        try:
+            main()
+        finally:
+            os._exit(0)
+    print(child, flush=True)
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+class Forked:
+    """One run of the command line in a child of that process."""
+
+    def __init__(self, parent: subprocess.Popen[str]) -> None:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        self.answers = parent.stdout
+        parent.stdin.write("\n")
+        parent.stdin.flush()
+        self.pid = int(self.answers.readline())
+
+    def running(self) -> bool:
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        assert int(self.answers.readline()) == signal.SIGKILL, "and nothing else ended it"
+
+
+class Started:
+    """One run of the command line in a process of its own, from its first import."""
+
+    def __init__(self, store: Path) -> None:
+        self.process = subprocess.Popen(
+            command(*WORDS), env=environment(store), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        self.process.kill()
+        assert self.process.wait() == -signal.SIGKILL
+
+
+@pytest.fixture
+def forks(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", FORKS, *WORDS],
+        env=environment(tmp_path / "killed"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with parent:
+        yield parent
+        parent.kill()
+
+
 @pytest.mark.timeout(1800)
-def test_twenty_kills(tmp_path):
+def test_twenty_kills(tmp_path, forks):
     """SIGKILL at random moments, from the first import to the last shard; the outcomes are the uninterrupted ones."""
     whole = tmp_path / "whole"
     assert call(whole, *WORDS).returncode == 0
     reference = Store(whole).result(Store(whole).runs()[0])
     store, moments, seen = tmp_path / "killed", random.Random(0), 0
     for kill in range(KILLS):
-        process = subprocess.Popen(
-            command(*WORDS), env=environment(store), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
         if kill % 5:  # mostly while it works, sometimes while it starts
             sessions = Store(store).runs() and len(Store(store).sessions(Store(store).runs()[0]))
+            process = Forked(forks)
             wait_for_session(store, process, int(sessions or 0))
             time.sleep(moments.uniform(0, 0.6))
         else:
+            process = Started(store)
             time.sleep(moments.uniform(0, 3))
-        assert process.poll() is None, "the run was to be killed before its end; give it more to do"
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        assert process.running(), "the run was to be killed before its end; give it more to do"
+        process.kill()
         if runs := Store(store).runs():
             assert runs[0].done >= seen, "what was stored is still there"
             seen = runs[0].done
@@ -70,10 +142,10 @@ def adv(store: Path) -> Iterator:
     return Store(store).adv(Store(store).runs()[0])
 
 
-def wait_for_session(store: Path, process: subprocess.Popen, before: int) -> None:
+def wait_for_session(store: Path, process: Forked, before: int) -> None:
     """Until the new process has begun to work on the run."""
     until = time.monotonic() + 120
-    while time.monotonic() < until and process.poll() is None:
+    while time.monotonic() < until and process.running():
         runs = Store(store).runs()
         if runs and len(Store(store).sessions(runs[0])) > before:
             return
