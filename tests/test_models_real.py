@@ -32,6 +32,7 @@ def correct(classifier: Classifier, data: Data) -> int:
 
 
 @pytest.mark.numerical
+@pytest.mark.convolutional
 @pytest.mark.parametrize("name", MNIST)
 def test_mnist_first_500(name: str, shared: Path) -> None:
     file, _ = MNIST[name]
@@ -55,6 +56,7 @@ def test_mnist_fast_all(shared: Path) -> None:
 
 
 @pytest.mark.numerical
+@pytest.mark.convolutional
 @pytest.mark.parametrize(("blocks", "expected"), [(4, 648), (2, 580)])
 def test_cifar_onnx(blocks: int, expected: int, shared: Path) -> None:
     """4b: 76.60 % of 846, as given with the file. 2b: 68.56 %, measured here (69.25 published on all 10,000)."""

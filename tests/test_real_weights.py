@@ -42,6 +42,7 @@ def test_the_first_512_images_of_the_row(fast_at, loss):
 
 
 @pytest.mark.numerical
+@pytest.mark.convolutional
 def test_modes_agree_on_real_weights(fast_at):
     """In float64: the modes fill their batches differently, and in float32 that may turn a verdict at the edge."""
     model, data = fast_at

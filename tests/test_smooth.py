@@ -139,6 +139,7 @@ def test_zero_gradients_are_those_of_the_plain_gradient():
     assert ((result.outcomes.marks & Mark.ZERO_GRADIENT) != 0).all()
 
 
+@pytest.mark.convolutional
 def test_the_batch_changes_nothing():
     model = tmifpe.load_model("digits-robust")
     asked = {"limit": 40, "precision": "fp64", "checks": False}

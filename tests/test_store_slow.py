@@ -144,7 +144,7 @@ def adv(store: Path) -> Iterator:
 
 def wait_for_session(store: Path, process: Forked, before: int) -> None:
     """Until the new process has begun to work on the run."""
-    until = time.monotonic() + 120
+    until = time.monotonic() + 600
     while time.monotonic() < until and process.running():
         runs = Store(store).runs()
         if runs and len(Store(store).sessions(runs[0])) > before:
