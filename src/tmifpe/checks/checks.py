@@ -50,7 +50,7 @@ class Checks:
             self.forwards += forwards
 
     def after(self, job: Job, outcomes: Outcomes) -> None:
-        """Look at what the attack left standing."""
+        """Check the survivors of the attack."""
         if self.checks:
             self._note(check_survivors(job, outcomes, self.transfer_adv))
 

@@ -32,7 +32,7 @@ MARKED = 0.1
 
 @dataclass(frozen=True)
 class _Looked:
-    """What was seen of the model without any attack."""
+    """What was observed of the model before any attack."""
 
     correct: Sample
     """The examples that are classified correctly."""
@@ -84,7 +84,7 @@ def _look(job: Job, treated: bool) -> _Looked | None:
 
 
 def _behaviour(job: Job, sample: Sample, treated: bool) -> Iterator[Flag]:
-    """What it does between image and logits: draw, drop, mix the batch, optimise."""
+    """What happens in the forward pass: sampling, dropout, mixing within the batch, optimisation."""
     with ForwardWatcher() as seen:
         again = sample.read(sample.problem.x)
     change = change_of(again, sample.logits, job.prepared)

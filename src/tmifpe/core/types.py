@@ -1,4 +1,4 @@
-"""The nouns of the toolkit: what an attacker may do, what an attack is given, what a model and data are."""
+"""The basic types: what an attacker may do, and what models and data are."""
 
 from __future__ import annotations
 
