@@ -21,9 +21,9 @@ from tmifpe.store import Store
 
 pytestmark = pytest.mark.slow
 
-N, SHARD, KILLS = 500, 5, 20
+N, SHARD, KILLS = 400, 5, 20
 WORDS = ["evaluate", "digits-robust", "--eps", "0.1", "--steps", "40", "--batch-size", "5", "--no-checks"]
-WORDS += ["--shard-size", str(SHARD), "--json"]
+WORDS += ["--shard-size", str(SHARD), "--limit", str(N), "--json"]
 
 
 # The command line, forked from a process that has imported everything: twenty starts would take most of the time.
@@ -110,8 +110,9 @@ def test_twenty_kills(tmp_path, forks):
         if kill % 5:  # mostly while it works, sometimes while it starts
             sessions = Store(store).runs() and len(Store(store).sessions(Store(store).runs()[0]))
             process = Forked(forks)
-            wait_for_session(store, process, int(sessions or 0))
-            time.sleep(moments.uniform(0, 0.6))
+            # After some shards, not after some time, in which a busy machine may not get to any.
+            wait_until(store, process, int(sessions or 0), seen + SHARD * moments.randint(0, 2))
+            time.sleep(moments.uniform(0, 0.1))
         else:
             process = Started(store)
             time.sleep(moments.uniform(0, 3))
@@ -142,15 +143,15 @@ def adv(store: Path) -> Iterator:
     return Store(store).adv(Store(store).runs()[0])
 
 
-def wait_for_session(store: Path, process: Forked, before: int) -> None:
-    """Until the new process has begun to work on the run."""
+def wait_until(store: Path, process: Forked, sessions: int, done: int) -> None:
+    """Until a further session has begun to work on the run and so many examples are stored."""
     until = time.monotonic() + 600
     while time.monotonic() < until and process.running():
         runs = Store(store).runs()
-        if runs and len(Store(store).sessions(runs[0])) > before:
+        if runs and runs[0].done >= done and len(Store(store).sessions(runs[0])) > sessions:
             return
         time.sleep(0.01)
-    raise AssertionError("the run did not begin")
+    raise AssertionError("the run did not get that far")
 
 
 def load(examples: int, store: Path) -> dict[str, float]:
