@@ -307,7 +307,7 @@ def test_a_random_model_is_said_to_be_random_and_leaves_the_generator_alone() ->
     before = torch.get_rng_state()
     found = tmifpe.audit(lambda x: model(x) + 0.01 * torch.rand(len(x), 4), (images, labels), ["cw"], ["fp32"])
     assert torch.equal(before, torch.get_rng_state())
-    assert found.notes[-1].startswith("this model returns different logits on every call")
+    assert found.notes[-1].startswith("this model gives other logits each time")
     assert not any("each time" in note for note in tmifpe.audit(model, (images, labels), ["cw"], ["fp32"]).notes)
 
 

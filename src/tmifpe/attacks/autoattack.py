@@ -126,7 +126,7 @@ class AutoAttack(Attack):
 
 
 class _Counted(nn.Module):
-    """The model as AutoAttack sees it: every pass is counted and reported as progress."""
+    """The model as AutoAttack sees it: every pass is counted, and none happens without a sign of life."""
 
     def __init__(self, queries: Queries, tick: Callable[[], None]) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ class Queries:
     eot: int = 1
     tally: Tally = field(default_factory=Tally)
     notes: set[str] = field(default_factory=set)
-    """What a reader of the result should know about how the model was queried."""
+    """What a reader of the result should know of how the model was asked."""
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits without a gradient."""

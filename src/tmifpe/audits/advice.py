@@ -31,7 +31,7 @@ def percent(share: float) -> str:
 
 
 def advice(findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Sentences on each precision: what underflows, what to use, and which errors are the network's own."""
+    """Sentences on every precision in turn: what dies, what to use, and what is the network's own doing."""
     said: list[str] = []
     for precision in dict.fromkeys(finding.precision for finding in findings):
         here = [finding for finding in findings if finding.precision == precision]

@@ -157,7 +157,7 @@ def _noise(reference: Network, sample: Tensor) -> list[str]:
     first, second = (reference.forward(sample)[0] for _ in range(2))
     if torch.equal(first, second):
         return []
-    return ["this model returns different logits on every call: the errors by input are mostly its own noise"]
+    return ["this model gives other logits each time it is asked: the errors by input are mostly its own noise"]
 
 
 def _joined(name: str, data: Data, pairs: list[tuple[str, str]], notes: list[str], batches: list[_Batch]) -> Audit:

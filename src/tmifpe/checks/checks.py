@@ -36,7 +36,7 @@ class Checks:
             self.checks = False
 
     def before(self, job: Job) -> None:
-        """Check the request and the model."""
+        """Look at what was asked for, and at the model."""
         if self.checks:
             self._note((list(check_units(job)), 0))
             treated = job.eot > 1 and self.repeats > 1
@@ -50,7 +50,7 @@ class Checks:
             self.forwards += forwards
 
     def after(self, job: Job, outcomes: Outcomes) -> None:
-        """Check the survivors of the attack."""
+        """Look at what the attack left standing."""
         if self.checks:
             self._note(check_survivors(job, outcomes, self.transfer_adv))
 

@@ -1,4 +1,4 @@
-"""Engines compute the shards of a run: here, in this process; one protocol for all."""
+"""Who computes the shards of a run: here, in process; one protocol for all."""
 
 from tmifpe.engines.engine import Engine
 from tmifpe.engines.local import Local

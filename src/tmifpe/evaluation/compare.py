@@ -110,10 +110,10 @@ def compare(
 ) -> Comparison:
     """Evaluate `model` under every loss and seed, with everything else equal.
 
-    losses: names of losses, which `attack` maximises, or of attacks (`gama`, `autoattack`, `ce+gama`); see
-        `resolve_attack`. Loss functions and classes, and attacks, may be given themselves. AutoAttack costs as much as
-        dozens of others, and is measured at the first seed only.
-    options: those of `evaluate`, including `store` and `fresh`; see `SharedOptions`.
+    losses: names of losses, which `attack` climbs, or of attacks (`gama`, `autoattack`, `ce+gama`); see
+        `resolve_attack`. Loss functions and classes, and attacks, stand for their spelling. AutoAttack costs as much as
+        dozens of them, and is measured at the first seed only.
+    options: those of `evaluate`, `store` and `fresh` among them; see `SharedOptions`.
 
     >>> import tmifpe
     >>> model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=16)

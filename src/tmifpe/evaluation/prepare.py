@@ -142,12 +142,12 @@ class Prepared:
             seconds = time.perf_counter() - began + earlier
             adv = total.joined_adv()
             notes = (*self._notes(), *sorted(total.notes))
-            key = recorder.key()
-            found = Result(spec, plan, total.outcomes, total.tally, seconds, resumed, adv=adv, notes=notes, key=key)
+            found = Result(spec, plan, total.outcomes, total.tally, seconds, resumed, adv=adv, notes=notes)
             checks.after(job, found.outcomes)
             found = replace(
                 found, flags=checks.flags, check_forwards=checks.forwards, repeated=checks.repeated(found.n)
             )
+            found = replace(found, key=recorder.key())
             recorder.end(found)
             return found
         finally:

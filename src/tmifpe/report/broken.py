@@ -10,7 +10,7 @@ SHOWN = 20
 
 
 def describe(result: Result, at_least: float | None = None) -> str:
-    """The verdict, the request, and the first examples that were broken or misclassified."""
+    """The verdict, what was asked, and the first examples that were broken or misclassified."""
     spec, rows = result.spec, list(result.outcomes)
     broken = [f"{row.index} ({row.label} -> {row.adv_pred})" for row in rows if row.fooled]
     wrong = [f"{row.index} ({row.label} -> {row.clean_pred})" for row in rows if not row.correct]

@@ -54,7 +54,7 @@ class SharedOptions(TypedDict, total=False):
     name: str | None
     """What the model is called in results and in the store."""
     checks: bool
-    """Look for reasons to doubt the result, on at most 64 examples; they become its flags."""
+    """Look for reasons to doubt the number, on at most 64 examples: the result's flags."""
     verify: Literal["fp64", "fp32", "bf16", "fp16"] | None
     """Evaluate every adversarial example in this precision too, and mark those on which the two disagree."""
     repeats: int

@@ -41,7 +41,7 @@ class Flag:
 
 
 def as_options(text: str) -> str:
-    """Text with options in backticks by their Python names, rewritten with those of the command line."""
+    """Text that names options as Python does, in backticks, with the names of the command line."""
 
     def option(found: re.Match[str]) -> str:
         name, value = found[1].replace("_", "-"), found[2]
@@ -82,13 +82,13 @@ class Result:
     flags: tuple[Flag, ...] = ()
     check_forwards: int = 0
     """Forward passes spent on checks, counted separately from the attack's."""
+    key: str | None = None
+    """The key under which the run is stored: that of `spec`, or the one that an older version gave it."""
     adv: Tensor | None = field(default=None, repr=False, compare=False)
     repeated: tuple[float, ...] = ()
     """The robust accuracy in further draws of a randomised model, one number per draw."""
     notes: tuple[str, ...] = ()
     """Remarks by the sources of the model and of the data."""
-    key: str | None = None
-    """The key under which the run is stored: that of `spec`, or the one that an older version gave it."""
 
     @property
     def n(self) -> int:

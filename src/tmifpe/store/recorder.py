@@ -92,7 +92,7 @@ class StoreRecorder:
 
     def end(self, result: Result) -> None:
         connection, run = self._open
-        # A finished run that is requested again keeps its result, unless more was checked this time.
+        # A finished run that is asked again keeps its result, unless more was checked this time.
         checked = (run.result or {}).get("check_forwards", 0)
         if run.finished is None or result.check_forwards > checked:
             with explained(self._folder), transaction(connection):
