@@ -21,9 +21,9 @@ from tmifpe.store import Store
 
 pytestmark = pytest.mark.slow
 
-N, SHARD, KILLS = 400, 5, 20
-WORDS = ["evaluate", "digits-robust", "--eps", "0.1", "--steps", "40", "--batch-size", "5", "--no-checks"]
-WORDS += ["--shard-size", str(SHARD), "--limit", str(N), "--json"]
+N, SHARD, KILLS = 500, 5, 20
+WORDS = ["evaluate", "digits-robust", "--eps", "0.1", "--steps", "10", "--batch-size", "5", "--no-checks"]
+WORDS += ["--shard-size", str(SHARD), "--json"]
 
 
 # The command line, forked from a process that has imported everything: twenty starts would take most of the time.
@@ -112,7 +112,7 @@ def test_twenty_kills(tmp_path, forks):
             process = Forked(forks)
             # After some shards, not after some time, in which a busy machine may not get to any.
             wait_until(store, process, int(sessions or 0), seen + SHARD * moments.randint(0, 2))
-            time.sleep(moments.uniform(0, 0.1))
+            time.sleep(moments.uniform(0, 0.05))
         else:
             process = Started(store)
             time.sleep(moments.uniform(0, 3))
