@@ -46,13 +46,14 @@ def test_the_first_512_images_of_the_row(fast_at, loss):
 def test_modes_agree_on_real_weights(fast_at):
     """In float64: the modes fill their batches differently, and in float32 that may turn a verdict at the edge."""
     model, data = fast_at
-    part = tmifpe.load_data(data, limit=100)
+    part = tmifpe.load_data(data, limit=50)
     attack = tmifpe.PGD(steps=20)
     tables = [
         tmifpe.evaluate(model, part, Threat("linf", 0.3), attack, mode=mode, precision="fp64").outcomes
         for mode in ("verdict", "strongest")
     ]
     assert np.array_equal(tables[0].fooled, tables[1].fooled)
+    assert 0 < tables[0].fooled.sum() < 50
 
 
 @pytest.mark.parametrize(
