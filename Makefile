@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all one needs; everything runs in .venv, which they create on first use.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-portable test-slow fuzz lint types format constraints clean
+.PHONY: help setup demo test test-portable test-slow test-long fuzz lint types format constraints clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -41,13 +41,16 @@ demo: $(READY) ## the bundled models under all losses: a table, a figure, and wh
 	@$(BIN)/tmifpe demo
 
 test: setup ## the tests (a few minutes)
-	@$(PYTEST) -m 'not slow'
+	@$(PYTEST) -m 'not slow and not long'
 
 test-portable: setup ## the numerical tests, as other processors would compute (a few minutes)
 	@$(BIN)/python scripts/test_portable.py
 
-test-slow: setup ## full rows, killed runs, long fuzzing, memory
+test-slow: setup ## a full row of Table 1, killed runs, long fuzzing, memory
 	@$(PYTEST) -m slow
+
+test-long: setup ## the other full rows, which .ci/run tests on 512 images only
+	@$(PYTEST) -m long
 
 fuzz: setup ## property-based tests with FUZZ (50) times as many cases
 	@TMIFPE_FUZZ=$(FUZZ) $(PYTEST) -m hypothesis --timeout=7200

@@ -73,12 +73,12 @@ def _short(data: dict[str, Any]) -> str:
 ## In short
 
 * **t\\* does not minimise the rounding error.** Every t up to about 2 is as accurate as t\\*. At t = 0.001 the paper's
-error model predicts {errors["predicted"]["0.001"]:.0f} times the error of t\\* on `digits-robust`; measured are
-{low:.1e}
-and, at t\\*, {best:.1e}.
-* **What T-MIFPE gains is temperature, not digits.** In {runs} runs, `ce-margin` at the temperature of `tmifpe` and the
+error model predicts {errors["predicted"]["0.001"]:.0f} times the error of t\\* on `digits-robust`; the measured
+errors are {low:.1e} there and {best:.1e} at t\\*.
+* **T-MIFPE gains from temperature, not from accuracy.** In {runs} runs, `ce-margin` at the temperature of `tmifpe`
+and the
 printed formula with all its rounding differ from `tmifpe` in {_differ(gain, "ce-margin-scaled")} and
-{_differ(gain, "tmifpe-naive")} verdicts. Likewise `ce` and its form without cancellation, `ce-margin`, differ in
+{_differ(gain, "tmifpe-naive")} verdicts. Likewise, `ce` and its form without cancellation, `ce-margin`, differ in
 {_differ_from_ce(gain)}, although `ce` loses many digits (section 5).
 * **Underflow is real, and any scaling cures most of it.** On `digits-distilled`, whose gaps are in the hundreds,
 `ce` and
@@ -88,7 +88,7 @@ printed formula with all its rounding differ from `tmifpe` in {_differ(gain, "ce
 {p:.2f}.
 * **The one-step formula is no substitute for solving for t\\*.** On confident logits its mean g is {one} of the best
 for
-K = 10 / 100 / 1000; simply T = 1 has {fixed}.
+K = 10 / 100 / 1000; a constant T = 1 reaches {fixed}.
 """
 
 
@@ -99,16 +99,18 @@ def _error(part: dict[str, Any]) -> str:
 
 Relative error of the gradient in float32, 99th percentile over the correctly classified images, against the scale t in
 CE(t z/Δ). "Printed" is F.cross_entropy of t z/Δ (`tmifpe-naive`); "ours" shifts first and never forms 1 − p (`tmifpe`).
-By logits: the loss's own arithmetic; by input: with the network's. "Predicted" is the error relative to t\\* by the
-paper's model, the median of g(t\\*)/g(t).
+"By logits" counts the loss's own arithmetic only, "by input" the network's as well. "Predicted" is the error
+relative to
+t\\* under the paper's model, the median of g(t\\*)/g(t).
 
 {tables}
 
 No. For t ≤ 2 the error of the printed formula is flat, at a few units in the last place, and then it grows like e^t:
-that is the cancellation in 1 − p. Below t\\* the paper's model, in which rounding is an absolute error that a larger c
-drowns out, predicts an error that is not there, since multiplying by c costs a relative error only. In our form the
-error stays near float32's own for every t here, so that t can be chosen for what it really is, a temperature. The form
-also matters without scaling: `ce-margin` is about as accurate as the scaled losses wherever e^−Δ has not underflowed;
+this is the cancellation in 1 − p. Below t\\* the paper's model, in which rounding is an absolute error that a larger c
+outweighs, predicts an error that does not occur, since multiplying by c adds only a relative error. In our form the
+error stays at the level of float32 rounding for every t here, so t can be chosen as what it really is, a temperature.
+The form also matters without scaling: `ce-margin` is about as accurate as the scaled losses wherever e^−Δ has not
+underflowed;
 where it has (`digits-distilled`) only scaling helps.
 
 `python benchmarks/findings.py error-by-t` → [findings-error-by-t.json](data/findings-error-by-t.json)
@@ -153,22 +155,25 @@ def _gain(part: dict[str, Any]) -> str:
 
 Robust accuracy under PGD with {part["steps"]} steps, the paper's protocol, on the first {part["n"]} images: mean and
 range
-over seeds {", ".join(map(str, part["seeds"]))}. Lower is a stronger attack. Beside it, for each seed, how many
-examples only
-this loss and only `tmifpe` broke. τ, one constant per model, is the median of Δ/t\\* on the clean images: {taus}.
+over seeds {", ".join(map(str, part["seeds"]))}. A lower value means a stronger attack. The next column gives, for
+each seed,
+how many examples only this loss and only `tmifpe` broke. τ, one constant per model, is the median of Δ/t\\* on the
+clean images: {taus}.
 
 {_table(rows)}
 
-At 5 % and for every seed (McNemar's exact test), these differ from `tmifpe`: {beaten}. All others may be chance.
+At 5 % and for every seed (McNemar's exact test), these differ from `tmifpe`: {beaten}. All other differences may be
+chance.
 
-* At equal temperature nothing is left: `ce-margin` of t\\* z/Δ, and even the printed formula, break the very examples
-that `tmifpe` breaks. Careful arithmetic pays at extreme gaps and at ties, which these images do not reach.
+* At equal temperature no difference remains: `ce-margin` of t\\* z/Δ, and even the printed formula, break exactly the
+examples that `tmifpe` breaks. Careful arithmetic pays at extreme gaps and at ties, which these images do not reach.
 * `ce` and `ce-margin` agree with each other example by example. So the digits that `ce` loses on the two robust models
 change no verdict; what separates both from `tmifpe` there is temperature, and it is within chance.
-* One temperature for all examples is worse than none on the robust models. Presumably because Δ shrinks as an image
+* One temperature for all examples is worse than none on the robust models. The reason is presumably that Δ shrinks
+as an image
 nears the boundary, so that z/τ gets ever softer; dividing by the example's own Δ at every step avoids this.
 * Between T = 1 and t\\* no test here finds a difference. {ahead}
-* On `digits-distilled` the gain is large and is one of floating point: e^−Δ underflows in `ce` and in `ce-margin`
+* On `digits-distilled` the gain is large and is due to floating point: e^−Δ underflows in `ce` and in `ce-margin`
 alike.
 A constant temperature recovers most of it, the temperature per example the rest.
 
@@ -196,7 +201,7 @@ def _one_step(part: dict[str, Any]) -> str:
 ## 3. One step against the exact t\\*
 
 The paper prints t\\* as a closed form; it is an implicit equation. Evaluated once, at t = 1 ("one-step"), it gives a t
-whose g is this part of the best (mean / smallest):
+whose g is the following fraction of the best (mean / smallest):
 
 {_table(rows)}
 
@@ -229,14 +234,14 @@ def _multimodal(part: dict[str, Any]) -> str:
     return f"""
 ## 4. How often does g have several maxima?
 
-Share of {count} rows with more than one local maximum, and the part of g that is lost at worst by climbing from t = 1
+Share of {count} rows with more than one local maximum, and the largest fraction of g lost by ascending from t = 1
 to the nearest one (logits as in section 3):
 
 {_table(rows)}
 
-Never up to 13 classes (a theorem). With a thousand, in {often["gaussian"]} of the rows of Gaussian logits, and in
-{often["grouped"]} where a few classes stand out from the rest, which one may expect of trained models but which we have
-not measured on any. No row here had more than {most}. It is not harmless where it happens: the nearest maximum can
+Never with up to 13 classes (a theorem). With a thousand, in {often["gaussian"]} of the rows of Gaussian logits, and in
+{often["grouped"]} where a few classes stand out from the rest; one may expect this of trained models, but we have
+not measured it on any. No row here had more than {most}. Where it happens it matters: the nearest maximum can
 fall well short of the best g. Our solver compares them all.
 
 `python benchmarks/findings.py multimodal` → [findings-multimodal.json](data/findings-multimodal.json)
@@ -263,9 +268,9 @@ def _audits(part: dict[str, Any]) -> str:
     return f"""
 ## 5. Audits
 
-`tmifpe audit` on clean images, over those that are classified correctly: the share whose gradient is exactly zero, the
-share whose label component is, the relative error by logits (the loss's own arithmetic) and by input (with the
-network's), 99th percentiles, and the share of pixels with another sign than in float64.
+`tmifpe audit` on clean images, restricted to correctly classified ones: the share whose gradient is exactly zero, the
+share whose label component is zero, the relative error by logits (the loss's own arithmetic) and by input (with the
+network's), 99th percentiles, and the share of pixels whose sign differs from that in float64.
 
 {_table(rows)}
 
@@ -275,8 +280,8 @@ The gaps, and the thresholds at which CE loses its label:
 
 In half precision plain `ce` loses its label on some images of every model here. `ce-margin` repairs that in bfloat16
 and float32; in float16 it runs short of exponent (zeros on `digits-robust`, wrong signs on `mnist-fast`), and on
-`digits-distilled` it underflows in every format. `tmifpe` keeps a gradient on every image; what is still wrong under it
-in half precision is rounding inside the network.
+`digits-distilled` it underflows in every format. `tmifpe` keeps a gradient on every image; the errors that remain
+in half precision are rounding inside the network.
 
 `python benchmarks/findings.py audits` → [findings-audits.json](data/findings-audits.json)
 """

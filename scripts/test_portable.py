@@ -12,21 +12,24 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # Only the files that hold some: to collect the others would take as long as to run these.
 FILES = [str(path) for path in sorted((ROOT / "tests").glob("test_*.py")) if "mark.numerical" in path.read_text()]
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal", "-m", "numerical and not slow"]
-PYTEST += FILES
+# One process for each setting, which imports torch and collects once; the settings run side by side instead.
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", *FILES, "-m"]
+TESTS = "numerical and not slow and not long"
 
 # Sizes with and without a rest after whole vectors, as the tests have them: a few rows, 10 classes, 8 x 8 pixels.
 PROBE = """
 import hashlib, math, numpy, torch
-found, generator = hashlib.sha256(), torch.Generator().manual_seed(0)
-def note(*tensors):
+found, convolved, generator = hashlib.sha256(), hashlib.sha256(), torch.Generator().manual_seed(0)
+def note(*tensors, to=found):
     for tensor in tensors:
-        found.update(tensor.detach().contiguous().numpy().tobytes())
+        to.update(tensor.detach().contiguous().numpy().tobytes())
 for dtype in (torch.float32, torch.float64):
     def draw(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
@@ -36,13 +39,15 @@ for dtype in (torch.float32, torch.float64):
     for size in (8, 28):
         x, w = draw(5, 3, size, size).requires_grad_(), draw(16, 3, 3, 3)
         y = torch.conv2d(x, w, padding=1)
-        note(y, torch.autograd.grad(y.square().sum(), x)[0], torch.conv2d(x, w, stride=2))
+        note(y, torch.autograd.grad(y.square().sum(), x)[0], torch.conv2d(x, w, stride=2), to=convolved)
     x = draw(37, 11)
     note(x.exp(), x.abs().log(), x.tanh(), x.cos(), x.softmax(1), x.log_softmax(1), x.abs().pow(1.3))
+    for short in (torch.bfloat16, torch.float16):
+        note((draw(64, 64).to(short) @ draw(64, 10).to(short)).float())
     z = x.numpy()
     note(*(torch.from_numpy(v) for v in (numpy.exp(z), numpy.log(abs(z)), z @ z.T, z.sum(0), z.sum(1))))
 found.update(repr([f(v / 64) for v in range(1, 999) for f in (math.exp, math.log, math.sin)]).encode())
-print(found.hexdigest())
+print(found.hexdigest(), convolved.hexdigest())
 """
 
 
@@ -69,7 +74,7 @@ def settings() -> Iterator[dict[str, str]]:
     if found := output(simd, {}):
         yield {"NPY_DISABLE_CPU_FEATURES": found}
     yield {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4"}
-    # Passive: threads that spin while they wait would keep the other workers from the cores.
+    # Passive: threads that spin while they wait would keep the other settings from the cores.
     yield {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
@@ -85,27 +90,43 @@ def environment(setting: dict[str, str]) -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1"} | setting
 
 
-def tested(setting: dict[str, str]) -> tuple[bool, str]:
-    """Whether all tests passed, and what pytest said: its last line, and everything where one failed."""
-    done = subprocess.run(PYTEST, cwd=ROOT, env=environment(setting), capture_output=True, text=True, check=False)
+def tested(setting: dict[str, str], tests: str) -> tuple[bool, str]:
+    """Whether these tests passed, and what pytest said: its last line, and everything where one failed."""
+    command = [*PYTEST, tests]
+    done = subprocess.run(command, cwd=ROOT, env=environment(setting), capture_output=True, text=True, check=False)
     summary = done.stdout.strip().rpartition("\n")[2]
     return not done.returncode, summary if not done.returncode else f"FAILED\n{done.stdout}{done.stderr}"
 
 
-def main() -> int:
-    seen = {output(PROBE, {}): "make test"}
-    failed = 0
-    for setting in settings():
-        name = " ".join(f"{key}={value}" for key, value in setting.items())
-        bits = output(PROBE, setting)
+def distinct(pool: Executor) -> Iterator[tuple[dict[str, str], str]]:
+    """The settings that give bits of their own, with the tests that can notice: `tests/conftest.py` sees to it that
+    only `convolutional` ones convolve. The other settings are named, with the one that tests for them."""
+    candidates = list(settings())
+    bare, *probed = pool.map(output, repeat(PROBE), [{}, *candidates])
+    seen = {bare: "make test"}
+    for setting, bits in zip(candidates, probed, strict=True):
         # Threads change who adds what in ways that depend on the load as well, so they are always tried.
-        if bits in seen and "OMP_NUM_THREADS" not in setting:
-            print(f"{name}: the same bits as '{seen[bits]}'", flush=True)
-            continue
-        seen.setdefault(bits, name)
-        passed, said = tested(setting)
-        failed += not passed
-        print(f"{name}: {said}", flush=True)
+        if "OMP_NUM_THREADS" in setting:
+            yield setting, TESTS
+        elif bits in seen:
+            print(f"{named(setting)}: the same bits as '{seen[bits]}'", flush=True)
+        else:
+            only_convolutions = bits.split()[0] in {other.split()[0] for other in seen}
+            seen[bits] = named(setting)
+            yield setting, f"{TESTS} and convolutional" if only_convolutions else TESTS
+
+
+def named(setting: dict[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in setting.items())
+
+
+def main() -> int:
+    failed = 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        tried, tests = zip(*distinct(pool), strict=True)
+        for setting, (passed, said) in zip(tried, pool.map(tested, tried, tests), strict=True):
+            failed += not passed
+            print(f"{named(setting)}: {said}", flush=True)
     print(f"{failed} settings failed" if failed else "every setting passed")
     return 1 if failed else 0
 

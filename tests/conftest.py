@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 import tmifpe
@@ -25,6 +26,20 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.fail(f"TMIFPE_SHARED={named} is not a folder")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _convolves_only_if_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make test-portable` runs only `convolutional` tests where a setting changes the bits of convolutions alone."""
+    marked = request.node.get_closest_marker
+    if marked("numerical") and not marked("convolutional"):
+
+        def refused(*_: object, **__: object) -> None:
+            raise AssertionError("a numerical test of a network that convolves must be marked convolutional")
+
+        for name in ("conv1d", "conv2d", "conv3d"):
+            monkeypatch.setattr(torch.nn.functional, name, refused)
+            monkeypatch.setattr(torch, name, refused)
 
 
 @pytest.fixture(scope="session")

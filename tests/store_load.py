@@ -1,4 +1,5 @@
-"""Run as a script: evaluate many examples of a tiny model and say what it took, as one JSON object.
+"""Run as a script: evaluate many examples of a tiny model and say what it took, as one JSON object: the time, and,
+since that depends on the machine and its load, the work of storing as it can be counted.
 
 python tests/store_load.py EXAMPLES STEPS [STORE]
 """
@@ -6,6 +7,7 @@ python tests/store_load.py EXAMPLES STEPS [STORE]
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import time
@@ -16,7 +18,7 @@ from typing import Any
 import torch
 
 import tmifpe
-from tmifpe.store import Store
+from tmifpe.store import Store, recorder
 
 CLASSES = 10
 
@@ -91,21 +93,46 @@ class Timed:
         return found
 
 
+class Work:
+    """What storing does: instructions of SQLite's virtual machine, by the hundred, and files forced to disk."""
+
+    def __init__(self) -> None:
+        self.instructions = self.forced = 0
+        connect, fsync = recorder.connect, os.fsync
+
+        def counted_connection(*args: Any, **options: Any) -> Any:
+            connection = connect(*args, **options)
+            connection.set_progress_handler(self.note_instructions, 100)
+            return connection
+
+        def counted_fsync(handle: int) -> None:
+            self.forced += 1
+            fsync(handle)
+
+        recorder.connect, os.fsync = counted_connection, counted_fsync
+
+    def note_instructions(self) -> int:
+        self.instructions += 100
+        return 0
+
+
 def main(examples: int, steps: int, store: str | None) -> None:
-    model = Tiny()
-    recorder = Timed(Store(store).recorder()) if store else None
+    model, work = Tiny(), Work()
+    timed = Timed(Store(store).recorder()) if store else None
     since = time.perf_counter()
     result = tmifpe.evaluate(
         model,
         Made(model, examples),
         tmifpe.Threat("linf", 0.02),
         tmifpe.PGD(steps=steps),
-        recorder=recorder,
+        recorder=timed,
         checks=False,
     )
     found = {
         "seconds": time.perf_counter() - since,
-        "storing": recorder.seconds if recorder else 0.0,
+        "storing": timed.seconds if timed else 0.0,
+        "instructions": work.instructions,
+        "forced": work.forced,
         "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "n": result.n,
         "broken": result.broken,

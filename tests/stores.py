@@ -75,7 +75,7 @@ def environment(store: Path) -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "TMIFPE_STORE": str(store), "COLUMNS": "200"}
 
 
-def call(store: Path, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def call(store: Path, *words: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
     """The command line in a process of its own."""
     return subprocess.run(
         command(*words), env=environment(store), capture_output=True, text=True, timeout=timeout, check=False

@@ -21,12 +21,17 @@ from tmifpe.testing import check_attack
 
 # At their full length they take longer and show no more.
 SHORT = {
+    "pgd": "pgd(steps=30)",
+    "gama": "gama(steps=30)",
     "square": "square(queries=100)",
     "multi-targeted": "multi-targeted(steps=20,targets=3)",
     "apgd": "apgd(steps=40)",
     "ddn": "ddn(steps=40)",
+    "near": "near(attack=pgd(steps=20),share=0.5)",
 }
-STEPWISE = [SHORT.get(name, name) for name in ATTACKS if name != "autoattack"]  # its tests are in test_autoattack.py
+# Tested elsewhere: test_autoattack.py, test_full.py; `paper` and `quick` are pgd.
+ELSEWHERE = {"autoattack", "full", "paper", "quick"}
+STEPWISE = [SHORT.get(name, name) for name in ATTACKS if name not in ELSEWHERE]
 LOSS_NAMES = [name for name in LOSSES if not name.startswith("dlr")]  # DLR needs three classes
 
 

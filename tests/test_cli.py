@@ -370,6 +370,7 @@ def test_a_model_that_prints_does_not_spoil_the_json(tmp_path):
     for verb in ("evaluate", "compare", "audit"):
         words = [verb, f"{tmp_path / 'loud.py'}:Loud", "--data", "digits", "--limit", "8", "--json"]
         words += [] if verb == "audit" else ["--eps", "0.1", "--steps", "2", "--no-store"]
+        words += ["--losses", "ce,tmifpe"] if verb == "compare" else []
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, result.output
         json.loads(result.stdout)

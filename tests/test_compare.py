@@ -131,6 +131,7 @@ def test_nothing_or_twice_the_same_is_refused(options):
 
 def test_command_line_prints_one_json_object_with_its_command():
     words = "compare digits-robust --eps 0.15 --limit 30 --steps 3 --seeds 0,1 --losses ce,gama,tmifpe --no-store"
+    words += " --no-checks"
     result = CliRunner().invoke(app, [*words.split(), "--json"])
     assert result.exit_code == 0, result.output
     plain = json.loads(result.stdout)

@@ -19,6 +19,7 @@ from tmifpe.core.stats import wilson
 from tmifpe.run.outcomes import Mark
 
 EPS = 0.15
+NUMERICAL = (pytest.mark.numerical, pytest.mark.convolutional)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def test_rows_say_what_happened():
     assert sum(n for n, _, _ in result.per_class().values()) == 120
 
 
-@pytest.mark.parametrize("batch_size", [1, pytest.param(7, marks=pytest.mark.numerical), 64, 200])
+@pytest.mark.parametrize("batch_size", [1, pytest.param(7, marks=NUMERICAL), 64, 200])
 def test_float64_verdicts_do_not_depend_on_the_batch(digits, batch_size):
     model, data = digits
     asked = {"precision": "fp64", "limit": 60, "checks": False}
@@ -87,6 +88,7 @@ def test_float64_verdicts_do_not_depend_on_the_batch(digits, batch_size):
 
 
 @pytest.mark.numerical
+@pytest.mark.convolutional
 def test_float64_verdicts_do_not_depend_on_subset_or_order(digits):
     model, data = digits
     options = {"precision": "fp64", "batch_size": 16, "checks": False}
@@ -99,16 +101,18 @@ def test_float64_verdicts_do_not_depend_on_subset_or_order(digits):
 
 
 @pytest.mark.numerical
+@pytest.mark.convolutional
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_float32_verdicts_hardly_depend_on_the_batch(digits, norm, record_property):
     """At most 1 verdict in 1000, listed, but for those at the edge: rounding decides there, on each processor anew."""
     model, data = digits
     threat = Threat(norm, EPS if norm == "linf" else 0.8)
-    tables = [evaluate(model, data, threat, PGD(steps=10), batch_size=b, checks=False).outcomes for b in (7, 64, 500)]
+    asked = {"limit": 250, "checks": False}
+    tables = [evaluate(model, data, threat, PGD(steps=10), batch_size=b, **asked).outcomes for b in (7, 64, 250)]
     different = sorted({int(i) for t in tables for i in np.flatnonzero(t.fooled != tables[0].fooled)})
     record_property("verdicts that differ with the batch size", str(different))
     # The edge: where the strongest point that float64 finds is within a hundredth of a typical margin.
-    wide = evaluate(model, data, threat, PGD(steps=10), precision="fp64", mode="strongest", checks=False)
+    wide = evaluate(model, data, threat, PGD(steps=10), precision="fp64", mode="strongest", **asked)
     margin = abs(wide.outcomes.margin)
     edge = np.flatnonzero(margin < 0.01 * np.median(margin))
     assert len(edge) <= 0.02 * len(margin)

@@ -566,11 +566,11 @@ class ByBatch(tmifpe.PGD):
 @pytest.mark.parametrize(
     ("attack", "saw"),
     [
-        (Unseeded(steps=3), "gives another answer when asked again with the same seed"),
+        (Unseeded(steps=3), "gives a different result with the same seed"),
         (Escaping(steps=10), "leaves the"),
         (Shifting(steps=3), "moves images by 0.01 at eps = 0"),
         (Overwriting(steps=10), "overwrites the images"),
-        (Understating(steps=10), "asks the model 11 times per example, with a budget of 3 forwards"),
+        (Understating(steps=10), "queries the model 11 times per example, with a budget of 3 forwards"),
         (tmifpe.PGD(steps=1, step_size=0.01, random_start=False), "breaks 0 of 32 examples at 1.01 of the exact"),
         (ByBatch(steps=5), "breaks 1 of 32 examples at 1.01"),
     ],

@@ -129,7 +129,7 @@ def test_scaling_by_powers_of_two_changes_no_bit(k: int, dtype: torch.dtype) -> 
         for targets in (None, aim):
             want = gradient("tmifpe", z, aim, targets)
             assert torch.isfinite(want).all()
-            for power in range(-20, 21):
+            for power in (-20, -13, -6, -1, 1, 2, 7, 20):
                 assert torch.equal(gradient("tmifpe", z * 2.0**power, aim, targets), want)
 
 

@@ -11,8 +11,6 @@ from tmifpe.core.types import Classifier, Data
 from tmifpe.data import load_data
 from tmifpe.models import check_compatible, load_model
 
-pytestmark = pytest.mark.numerical
-
 CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2471, 0.2435, 0.2616)}
 MNIST = {
     "mnist-smallcnn": ("mnist_trades_smallcnn.pt", 99.48),
@@ -33,6 +31,8 @@ def correct(classifier: Classifier, data: Data) -> int:
     return count
 
 
+@pytest.mark.numerical
+@pytest.mark.convolutional
 @pytest.mark.parametrize("name", MNIST)
 def test_mnist_first_500(name: str, shared: Path) -> None:
     file, _ = MNIST[name]
@@ -55,6 +55,8 @@ def test_mnist_fast_all(shared: Path) -> None:
     assert correct(classifier, data) == 9850
 
 
+@pytest.mark.numerical
+@pytest.mark.convolutional
 @pytest.mark.parametrize(("blocks", "expected"), [(4, 648), (2, 580)])
 def test_cifar_onnx(blocks: int, expected: int, shared: Path) -> None:
     """4b: 76.60 % of 846, as given with the file. 2b: 68.56 %, measured here (69.25 published on all 10,000)."""

@@ -10,6 +10,8 @@ from tmifpe import Threat
 
 # Table 1 of the paper, row "Fast adversarial training / SmallCNN" (a goal to compare with, in percent).
 PRINTED = {"ce": 86.82, "cw": 86.96, "dlr": 87.42, "mifpe": 86.60, "tmifpe": 86.59}
+# What 0.1.0 found on the first 512 images with seed 0; its full rows are within 0.25 points of the printed ones.
+ROBUST_OF_512 = {"ce": 432, "cw": 431, "dlr": 437, "mifpe": 433, "tmifpe": 431}
 
 
 @pytest.fixture(scope="module")
@@ -26,31 +28,37 @@ def test_clean_accuracy_is_the_papers(fast_at):
     assert result.broken == 0
 
 
-def test_losses_on_the_first_500(fast_at):
-    """The losses agree on this model to a few examples, and every one of them breaks about an eighth."""
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", list(PRINTED))
+def test_the_first_512_images_of_the_row(fast_at, loss):
+    """As many survive as did in the run whose full row is in docs/table1.md, give or take one point.
+
+    On another processor a few examples end elsewhere, as with another seed, which moves the full row by 0.2 points.
+    """
     model, data = fast_at
-    found = tmifpe.compare(model, tmifpe.load_data(data, limit=500), Threat("linf", 0.3), ["ce", "cw", "tmifpe"])
-    robust = {loss: 100 * found.accuracies(loss)[0] for loss in found.results}
-    assert all(80 < value < 92 for value in robust.values())
-    assert robust["tmifpe"] <= robust["ce"] + 1
-    assert robust["tmifpe"] <= robust["cw"] + 1
+    part = tmifpe.load_data(data, limit=512)
+    result = tmifpe.evaluate(model, part, Threat("linf", 0.3), tmifpe.PGD(loss=loss), batch_size=512, checks=False)
+    assert abs(result.robust - ROBUST_OF_512[loss]) <= 5
 
 
 @pytest.mark.numerical
+@pytest.mark.convolutional
 def test_modes_agree_on_real_weights(fast_at):
     """In float64: the modes fill their batches differently, and in float32 that may turn a verdict at the edge."""
     model, data = fast_at
-    part = tmifpe.load_data(data, limit=100)
+    part = tmifpe.load_data(data, limit=50)
     attack = tmifpe.PGD(steps=20)
     tables = [
         tmifpe.evaluate(model, part, Threat("linf", 0.3), attack, mode=mode, precision="fp64").outcomes
         for mode in ("verdict", "strongest")
     ]
     assert np.array_equal(tables[0].fooled, tables[1].fooled)
+    assert 0 < tables[0].fooled.sum() < 50
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", list(PRINTED))
+@pytest.mark.parametrize(
+    "loss", [pytest.param(loss, marks=pytest.mark.slow if loss == "tmifpe" else pytest.mark.long) for loss in PRINTED]
+)
 def test_the_full_row_is_within_two_fifths_of_a_point(fast_at, loss, record_property):
     model, data = fast_at
     result = tmifpe.evaluate(model, tmifpe.load_data(data), Threat("linf", 0.3), tmifpe.PGD(loss=loss), batch_size=512)

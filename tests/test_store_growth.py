@@ -12,9 +12,9 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,9 +22,11 @@ import torch
 from typer.testing import CliRunner
 
 import tmifpe
+from tests.masked import Honest, Wrapped, images, noise
 from tests.stores import ask as ask_again
 from tests.stores import environment, small_disk
 from tmifpe.cli import app
+from tmifpe.losses import LOSSES
 from tmifpe.run import frozen_defaults
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.shard import ShardResult
@@ -43,6 +45,16 @@ SHARDS = 16
 LINF = tmifpe.Threat("linf", 0.15)
 PGD = tmifpe.PGD
 FP64 = "fp64"
+
+LOSS_DEFAULTS: dict[str, dict[str, Any]] = {
+    "ce": {},
+    "ce-margin": {},
+    "cw": {},
+    "dlr": {},
+    "mifpe": {"T": 1.0},
+    "tmifpe": {"t_rule": "exact", "lam": None},
+    "tmifpe-naive": {"t_rule": "exact", "lam": None},
+}
 
 # What `old_stores/make.py` asked, by the key that 0.1.0 gave it: how to ask for it today, and the shards left to do.
 REQUESTS: dict[str, tuple[dict[str, Any], list[int]]] = {
@@ -265,10 +277,43 @@ class TestKeys:
         recorder = Store(old).recorder()
         try:
             assert recorder.begin(spec, plan, "cpu") == plan
+            assert recorder.key() == (uncut if found else spec).key()
             assert len(list(recorder.recall(with_adv=True))) == found
         finally:
             recorder.close()
         assert len(Store(old).runs()) == len(EXPECTED) + (not found)
+
+    def test_a_result_shows_the_key_that_it_is_stored_under(self, tmp_path: Path) -> None:
+        """Of a randomised model, which 0.1.0 stored without the cut in its key; here the run is not finished."""
+
+        def noisy() -> tmifpe.Result:
+            x = images(16)
+            asked: dict[str, Any] = {"store": tmp_path, "batch_size": 8, "shard_size": 8, "checks": False}
+            return tmifpe.evaluate(Wrapped(noise), (x, Honest()(x).argmax(dim=1)), LINF, PGD(steps=1), **asked)
+
+        first = noisy()
+        uncut = replace(first.spec, cut="")
+        assert first.to_json()["key"] == first.spec.key() != uncut.key()
+        plain = uncut.as_dict()
+        del plain["cut"]
+        with closing(sqlite3.connect(tmp_path / "runs.sqlite", isolation_level=None)) as connection:
+            written = (uncut.key(), json.dumps(plain))
+            connection.execute("UPDATE runs SET key = ?, spec = ?, finished = NULL, result = NULL", written)
+        again = noisy()
+        assert again.resumed == 16
+        assert again.to_json()["key"] == uncut.key() == Store(tmp_path).runs()[0].key
+        assert Store(tmp_path).result(Store(tmp_path).find(uncut.key())).to_json()["key"] == uncut.key()
+
+
+def test_a_loss_means_what_it_meant() -> None:
+    """A run is stored under the options of its loss that differ from these: `mifpe` alone means T = 1 for ever."""
+    ours = {name: LOSSES.get(name) for name in LOSSES if LOSSES.get(name).__module__.startswith("tmifpe.losses.")}
+    found = {name: {field.name: field.default for field in fields(cast(Any, loss))} for name, loss in ours.items()}
+    assert found == LOSS_DEFAULTS, (
+        "a default of a loss has changed, and stored runs would come back as if they had been computed with the new "
+        "one: keep the default and register the variant under its own name. A new option is added to LOSS_DEFAULTS "
+        "with the value that changes nothing."
+    )
 
 
 class TestNumbersThatSqliteDoesNotKeep:

@@ -36,6 +36,7 @@ def test_stored_run_equals_the_one_that_was_not_stored(tmp_path, reference):
 
 
 @pytest.mark.numerical
+@pytest.mark.convolutional
 @pytest.mark.parametrize("done", [0, 7, 8, 20, 40, 47])
 def test_resumed_run_equals_the_uninterrupted_one(tmp_path, reference, done):
     with pytest.raises(Killed):
@@ -228,7 +229,7 @@ def test_two_processes_on_one_run(tmp_path):
     other = spawn.Process(target=_work, args=(tmp_path, begun))
     other.start()
     try:
-        assert begun.wait(60)
+        assert begun.wait(600)
         with pytest.raises(StoreError, match=r"another process is working on run [0-9a-f]{16}; wait"):
             ask(tmp_path)
         with pytest.raises(StoreError, match="another process"):

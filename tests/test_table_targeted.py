@@ -11,7 +11,7 @@ import tmifpe
 from tmifpe import PGD, Threat
 from tmifpe.cli import app
 
-WORDS = ["table-targeted", "digits-robust", "--eps", "0.2", "--limit", "60", "--steps", "5", "--no-store"]
+WORDS = ["table-targeted", "digits-robust", "--eps", "0.2", "--limit", "24", "--steps", "5", "--no-store"]
 
 
 def call(*words: str) -> str:
@@ -21,24 +21,24 @@ def call(*words: str) -> str:
 
 
 def test_rows_are_models_times_targets():
-    plain = json.loads(call("digits-distilled", "--losses", "ce,gama,tmifpe", "--json"))
+    plain = json.loads(call("digits-distilled", "--losses", "gama,tmifpe", "--json"))
     assert {"command", "version"} <= set(plain)
     found = [(row["model"], row["targets"]) for row in plain["rows"]]
     models = ["digits-robust", "digits-distilled"]
     assert found == [(model, rule) for model in models for rule in ("least-likely", "second", "random")]
     for row in plain["rows"]:
-        assert list(row["losses"]) == ["ce", "gama", "tmifpe"]
+        assert list(row["losses"]) == ["gama", "tmifpe"]
         for column in row["losses"].values():
             assert column["success_rate"] == pytest.approx(column["broken"] / row["attacked"])
             assert column["interval"][0] <= column["success_rate"] <= column["interval"][1]
-        assert len(row["pairs"]) == 3
+        assert len(row["pairs"]) == 1
     rates = [row["losses"]["tmifpe"]["success_rate"] for row in plain["rows"][:3]]
     assert rates[0] < rates[1], "the second likeliest class is easier to reach than the least likely one"
 
 
 def test_numbers_are_those_of_evaluate():
     row = json.loads(call("--losses", "cw", "--targets", "second", "--json"))["rows"][0]
-    model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=60)
+    model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=24)
     alone = tmifpe.evaluate(model, data, Threat("linf", 0.2), PGD(loss="cw", steps=5), targets="second")
     assert row["losses"]["cw"]["success_rate"] == alone.success_rate
     assert row["losses"]["cw"]["broken"] == alone.broken > 0

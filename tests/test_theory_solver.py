@@ -103,7 +103,8 @@ def test_three_clusters(k: int) -> None:
 def test_a_hundred_thousand_random_rows() -> None:
     rng = np.random.default_rng(1)
     for k, n in ((3, 20_000), (5, 20_000), (10, 30_000), (13, 20_000), (30, 8_000), (100, 1_800), (1000, 200)):
-        assert_solved(random_rows(rng, n, k))
+        # A coarser grid than for rows with several maxima, below: nearly all of these have one, and a broad one.
+        assert_solved(random_rows(rng, n, k), 1024)
 
 
 def multimodal(make: Callable[[], Rows], n: int) -> Rows:

@@ -246,7 +246,7 @@ def call(words: list[str]) -> Any:
     return result
 
 
-@fuzz(20, 300, words=calls(("evaluate",)))
+@fuzz(20, 150, words=calls(("evaluate",)))
 def test_evaluate(words: list[str]) -> None:
     call(words)
 
@@ -257,7 +257,7 @@ def test_stored_runs_are_whole(words: list[str]) -> None:
     check_stores()
 
 
-@fuzz(12, 140, words=calls(("compare", "audit", "table-targeted", "verify")))
+@fuzz(12, 100, words=calls(("compare", "audit", "table-targeted", "verify")))
 def test_other_measurements(words: list[str]) -> None:
     call(words)
 
@@ -267,7 +267,7 @@ def test_quick_verbs(words: list[str]) -> None:
     call(words)
 
 
-@fuzz(12, 140, words=calls(tuple(name for name in BASE if name.startswith("runs "))), real=st.integers(0, 2))
+@fuzz(12, 90, words=calls(tuple(name for name in BASE if name.startswith("runs "))), real=st.integers(0, 2))
 def test_runs(words: list[str], real: int) -> None:
     """On a store that is there, with names that are there and names that are not."""
     if not Path("store/runs.sqlite").is_file():
@@ -277,6 +277,6 @@ def test_runs(words: list[str], real: int) -> None:
     check_stores()
 
 
-@fuzz(10, 150, words=st.lists(mix("evaluate", "runs", "--help", "--version", "list", "-h"), max_size=4))
+@fuzz(10, 100, words=st.lists(mix("evaluate", "runs", "--help", "--version", "list", "-h"), max_size=4))
 def test_any_words_at_all(words: list[str]) -> None:
     call(words)

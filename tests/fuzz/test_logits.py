@@ -40,7 +40,7 @@ def classes_for(logits: Any, kind: str, drawn: list[int]) -> Any:
 
 @fuzz(
     100,
-    1200,
+    800,
     name=st.sampled_from(SPELLINGS),
     made=tensors(SHAPES, good=0.7),
     labels=st.tuples(st.sampled_from(NAMED), CLASSES),

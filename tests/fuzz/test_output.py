@@ -160,7 +160,7 @@ def test_a_terminal_of_another_encoding(encoding: str) -> None:
             [sys.executable, "-c", code, *line],
             env=os.environ | {"PYTHONIOENCODING": encoding, "OMP_NUM_THREADS": "1"},
             capture_output=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         assert b"Traceback" not in done.stderr

@@ -24,7 +24,7 @@ _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Budget(NamedTuple):
-    """What an attack may ask of the model for one example, at most; verification comes on top."""
+    """The most queries that an attack may spend on one example; verification comes on top."""
 
     forwards: int
     backwards: int
@@ -64,7 +64,7 @@ class Attack(ABC):
         verifies a claimed success and who is told of progress."""
 
     def check(self, threat: Threat, *, targeted: bool = False, eot: int = 1) -> None:  # noqa: ARG002
-        """`InputError` where this attack is not defined: said before anything is computed."""
+        """`InputError` where this attack is not defined, raised before anything is computed."""
         get_norm(threat.norm)
 
     @property
@@ -79,7 +79,7 @@ class Attack(ABC):
 
     @property
     def stages(self) -> tuple[Attack, ...]:
-        """The attacks that it runs in turn; itself, unless it is a sequence."""
+        """The attacks that it runs one after another; itself, unless it is a sequence."""
         return (self,)
 
     @torch.inference_mode(False)  # an attack needs gradients, wherever it is called

@@ -1,4 +1,4 @@
-"""A model prepared to an attack: in eval mode, without parameter gradients, and given back exactly as it came."""
+"""A model prepared for an attack: in eval mode, without parameter gradients, and restored exactly afterwards."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class State(Protocol):
 
 
 class Steps(Protocol):
-    """What the loop asks of an attack; `tmifpe.attacks.stepwise.Stepwise` is the class to inherit from."""
+    """What the loop needs from an attack; `tmifpe.attacks.stepwise.Stepwise` is the class to inherit from."""
 
     reads_clean: ClassVar[bool]
     needs_gradient: ClassVar[bool]
@@ -168,7 +168,7 @@ class _Seat:
 
 
 class _Run:
-    """The state of one run of the loop: who sits in the batch, who waits, whose success awaits a second opinion."""
+    """The state of one run of the loop: the rows in the batch, those waiting, and those with a claim to verify."""
 
     def __init__(self, attack: Steps, problem: Problem, queries: Queries, loop: Loop) -> None:
         self.attack, self.problem, self.queries, self.loop = attack, problem, queries, loop
@@ -211,7 +211,7 @@ class _Run:
         return _Seat(problem, self.attack.init(problem), _Slots.open(problem, position))
 
     def _look(self) -> None:
-        """One look for the whole batch: judge every row, step every row, let go of those that are through."""
+        """One query for the whole batch: judge every row, step every row, and release those that are finished."""
         problem, state = self.batch.problem, self.batch.state
         last = state.looks >= self.attack.looks - 1
         if bool(last.all()):
@@ -272,7 +272,7 @@ class _Run:
             self.batch.slots.best.index_copy_(0, rows, self.seen.index_select(0, rows))
 
     def _release(self, through: Tensor, won: Tensor, last: Tensor) -> None:
-        """Rows that are through leave, as a claim or with their verdict, and others take their seats."""
+        """Finished rows leave, as a claim or with their verdict, and others take their places."""
         slots = self.batch.slots
         if self.loop.mode == "strongest":
             won = self.batch.problem.succeeded(slots.prediction)
@@ -312,7 +312,7 @@ class _Run:
             self.claims.append(seat)
 
     def _settle(self) -> None:
-        """Ask for a second opinion on all claims; one that fails goes back for its remaining steps."""
+        """Verify all claims; a row whose claim fails goes back for its remaining steps."""
         seat = self.claims[0]
         for claim in self.claims[1:]:
             seat = seat.join(claim)

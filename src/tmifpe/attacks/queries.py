@@ -1,4 +1,4 @@
-"""The one place that asks the model anything, so that queries are counted exactly."""
+"""The only place that queries the model, so that queries are counted exactly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Objective: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One look at the model: logits (n, K), and where they were asked for the objective's value (n,) and the gradient
+    """One query: logits (n, K) and, where requested, the objective's value (n,) and the gradient
     of its sum."""
 
     logits: Tensor
@@ -34,7 +34,7 @@ class Evaluated:
 
 @dataclass
 class Tally:
-    """How often the model was asked, in examples."""
+    """How many queries the model answered, counted in examples."""
 
     forwards: int = 0
     backwards: int = 0
@@ -59,7 +59,7 @@ class StageCost:
 
 @dataclass
 class Queries:
-    """Asks `model` in `dtype` (attack arithmetic stays in the dtype of x) and counts.
+    """Queries `model` in `dtype` (attack arithmetic stays in the dtype of x) and counts.
 
     `eot` > 1 averages logits and gradients over that many draws of a randomised model.
     """
@@ -143,7 +143,7 @@ class Queries:
 
 @contextmanager
 def _failing_clearly(n: int) -> Iterator[None]:
-    """The model is the user's code, and may fail in any way; that is said in one sentence."""
+    """The model is the user's code and may fail in any way, which is reported in one sentence."""
     try:
         yield
     except InputError:

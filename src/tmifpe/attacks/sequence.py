@@ -1,4 +1,4 @@
-"""Several attacks in turn, each on what the ones before it left standing: an attack like any other."""
+"""Several attacks one after another, each on the survivors of those before it: an attack like any other."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Network:
 
     @property
     def emulated(self) -> bool:
-        """Whether the layers run in another dtype than asked for."""
+        """Whether the layers run in another dtype than requested."""
         return self.layers != self.dtype
 
     @property

@@ -3,7 +3,7 @@ that can be read off the outcomes, and those that need another look at some surv
 
 from __future__ import annotations
 
-__all__ = ["check_attack", "check_monotone"]
+__all__ = ["check_monotone", "check_survivors"]
 
 import dataclasses
 import itertools
@@ -33,7 +33,7 @@ _FEWEST = 4  # and so many at least: of fewer, two that break mean little
 _BALLS = [6 ** (k / 5) for k in (5, 4, 3, 2, 1, 0)]  # in units of eps
 
 
-def check_attack(job: Job, outcomes: Outcomes, allowance: Allowance) -> list[Flag]:
+def check_survivors(job: Job, outcomes: Outcomes, allowance: Allowance) -> list[Flag]:
     """What the attack left standing, looked at again as far as the allowance goes."""
     flags = [*_outcomes(outcomes), *_gradient_free(job, outcomes)]
     left = np.flatnonzero(outcomes.robust & outcomes.counted)
@@ -135,7 +135,7 @@ def _unstable(sample: Sample) -> Iterator[Flag]:
         yield flag(
             "unstable-predictions",
             f"Within a twentieth of eps the margin of {share(noisy):.0%} of {len(here)} survivors changes by more than "
-            "10 %, which no smooth model does that withstands eps.",
+            "10 %, which does not happen with a smooth model that withstands eps.",
         )
 
 

@@ -1,4 +1,4 @@
-"""What is asked around an evaluation so that its number can be trusted: checks and further draws."""
+"""What surrounds an evaluation so that its number can be trusted: checks and further draws."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tmifpe.checks.advice import Ran, advised
 from tmifpe.checks.allowance import Allowance
-from tmifpe.checks.attack import check_attack
+from tmifpe.checks.attack import check_survivors
 from tmifpe.checks.model import ModelChecks
 from tmifpe.checks.redraw import redraw
 from tmifpe.checks.transfer import check_transfer, try_given
@@ -57,7 +57,7 @@ class Checks:
             treated = job.eot > 1 and self.repeats > 1
             flags += check_units(job)
             flags += self.model.flags(job, result.outcomes, allowance, treated)
-            flags += check_attack(job, result.outcomes, allowance)
+            flags += check_survivors(job, result.outcomes, allowance)
             self.cut = tuple(allowance.cut)
             self.forwards += allowance.tally.forwards
         if self.transfer_adv is not None:

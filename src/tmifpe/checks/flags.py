@@ -47,7 +47,7 @@ def _add(name: str, summary: str, advice: str) -> None:
     FLAGS.add(name, Kind(advice), summary)
 
 
-# What was asked for, before anything is computed.
+# The request, before anything is computed.
 _add(
     "large-eps",
     "eps is so large that no model could be robust",
@@ -60,11 +60,11 @@ _add(
 )
 _add(
     "small-steps",
-    "the steps of the attack are too small to lead across the ball",
+    "the steps of the attack are too small to cross the ball",
     "step_size is in units of eps: 2/255 at eps 8/255 is step_size=0.25.",
 )
 
-# The model, looked at before the attack.
+# The model, examined before the attack.
 _add(
     "randomised",
     "the same images give different logits on a second reading",
@@ -131,7 +131,7 @@ _add(
     "Check weights, normalisation, labels and the order of the classes before reading anything into robustness.",
 )
 
-# The attack, looked at after it.
+# The attack, examined after it.
 _add(
     "zero-gradients",
     "the gradient was exactly zero while attacking examples that survived",

@@ -41,7 +41,7 @@ _MODELS_SHARE = 0.4
 
 @dataclass(frozen=True)
 class _Looked:
-    """What was seen of the model without any attack."""
+    """What was observed of the model before any attack."""
 
     correct: Sample
     """The examples that are classified correctly."""
@@ -109,7 +109,7 @@ def _look(job: Job, outcomes: Outcomes, allowance: Allowance, treated: bool) -> 
 
 
 def _behaviour(job: Job, sample: Sample, treated: bool) -> Iterator[Flag]:
-    """What it does between image and logits: draw, drop, mix the batch, optimise."""
+    """What happens in the forward pass: sampling, dropout, mixing within the batch, optimisation."""
     with ForwardWatcher() as seen:
         again = sample.read(sample.problem.x)
     change = change_of(again, sample.logits, job.prepared)
@@ -224,7 +224,7 @@ def _label_lost(attack: Stepwise, sample: Sample) -> Tensor:
     """Rows whose loss no longer pulls at the class it names: no loss intends that while it is unsuccessful."""
     aim = sample.problem.labels if sample.problem.targets is None else sample.problem.targets
     with torch.enable_grad():
-        # In the dtype that the loop hands to the loss: cross-entropy in float16 dies where float32 would not.
+        # In the dtype that the loop hands to the loss: in float16 cross-entropy underflows earlier than in float32.
         leaf = sample.logits.to(sample.queries.dtype).requires_grad_()
         (weights,) = torch.autograd.grad(as_values(_objective(attack, sample.problem)(leaf), leaf).sum(), leaf)
     return weights.gather(1, aim[:, None])[:, 0] == 0

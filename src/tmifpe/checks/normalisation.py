@@ -1,4 +1,4 @@
-"""Do the images look as the model expects them? Normalisation is the mistake that users make most."""
+"""Do the images look as the model expects them? Wrong normalisation is the most common mistake."""
 
 from __future__ import annotations
 

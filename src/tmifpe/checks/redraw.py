@@ -1,4 +1,4 @@
-"""Repeated evaluation of a randomised model: one reading is luck, several have a mean and an interval."""
+"""Repeated evaluation of a randomised model: one draw is luck, several have a mean and an interval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The few examples that checks look at, and the queries they cost, counted apart from the attack's."""
+"""The few examples that checks examine; their queries are counted separately from the attack's."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tmifpe.run.shard import Job, fetch_rows, targets_of
 _ASKED_TWICE = 8  # examples
 
 LARGEST = 64
-"""Examples that a check may ask the model about."""
+"""How many examples a check may use."""
 
 
 @dataclass
 class Sample:
-    """Some examples of a job as a problem, with their clean logits, and who to ask about them."""
+    """Some examples of a job as a problem, with their clean logits and the queries to use."""
 
     positions: np.ndarray
     problem: Problem
@@ -99,7 +99,7 @@ def gradient_attacks(job: Job) -> list[Stepwise]:
 
 
 def is_randomised(prepared: PreparedModel, data: Data) -> bool:
-    """Whether the first images give other logits the second time."""
+    """Whether the first images give different logits the second time."""
     x, _ = data.fetch(range(min(_ASKED_TWICE, len(data))))
     queries = Queries(prepared.model, prepared.dtype)
     with preserved_state(prepared.model, prepared.device):

@@ -19,7 +19,7 @@ _SMALL = 0.05  # of eps: 2/255 and its like are below it, steps that were chosen
 
 
 def check_units(job: Job) -> Iterator[Flag]:
-    """Flags that follow from what was asked for alone, without a look at the model."""
+    """Flags that follow from the request alone, without querying the model."""
     yield from _large_eps(job.threat, tuple(job.data.shape))
     yield from _small_eps(job.threat, tuple(job.data.shape))
     for attack in job.attack.stages:
@@ -65,6 +65,6 @@ def _small_steps(threat: Threat, attack: Attack) -> Iterator[Flag]:
     if size * steps < across * (1 - 1e-6):
         yield flag(
             "small-steps",
-            f"{steps} steps of {size:.3g} eps do not lead across the ball: step_size is in units of eps.",
+            f"{steps} steps of {size:.3g} eps do not cross the ball: step_size is in units of eps.",
             f"If it was meant in the units of the images, give step_size={size / threat.eps:.3g}; else more `steps`.",
         )

@@ -151,7 +151,7 @@ def in_cli_words(result: Result) -> Result:
 
 
 def exit_if_flagged(flags: Iterable[Flag]) -> None:
-    """What --strict asks for: exit code 3 if a flag was raised."""
+    """--strict: exit code 3 if a flag was raised."""
     if names := ", ".join(dict.fromkeys(flag.name for flag in flags)):
         Console(stderr=True).print(f"flags were raised: {names}", style="yellow", markup=False)
         raise typer.Exit(3)

@@ -72,7 +72,7 @@ def list_runs(
 
 @_verb("show")
 def show(run: Name, store: Folder = STORE, json: Json = False) -> None:
-    """Show what a run was asked to do, what it found, and what it was computed with."""
+    """Show the request of a run, what it found, and what it was computed with."""
     import dataclasses
 
     from rich.console import Console

@@ -1,1 +1,1 @@
-"""What every other folder may use: types, registry, options, numerics, rng. Knows nothing of them."""
+"""What every other folder may use: types, registry, options, numerics, rng. It imports none of them."""

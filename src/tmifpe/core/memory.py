@@ -1,4 +1,4 @@
-"""Memory that is freed and wanted again a moment later."""
+"""Keeping memory that is freed and needed again a moment later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names to things: the package's own, imported when first asked for, and those of plug-ins, files and notebooks."""
+"""Names to things: the package's own, imported on first use, and those of plug-ins, files and notebooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nouns of the toolkit: what an attacker may do, what an attack is given, what a model and data are."""
+"""The basic types: what an attacker may do, and what models and data are."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Threat:
         if self.high - self.low < 1e-30 or max(abs(self.low), abs(self.high)) > 1e30:
             raise InputError(f"the box [{self.low}, {self.high}] leaves no room for arithmetic in float32")
         if self.eps > _FAR * (self.high - self.low):
-            raise InputError(f"eps {self.eps:g} is far beyond the box [{self.low:g}, {self.high:g}]; mind the units")
+            raise InputError(f"eps {self.eps:g} is far beyond the box [{self.low:g}, {self.high:g}]; check the units")
 
     @property
     def box(self) -> Box:

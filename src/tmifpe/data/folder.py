@@ -77,7 +77,7 @@ def _folder(
     how: str = "",
 ) -> Data:
     root = existing(where, source, folder=True)
-    if importlib.util.find_spec("PIL") is None:  # asked now, so that a missing extra shows before any work
+    if importlib.util.find_spec("PIL") is None:  # checked now, so that a missing extra shows before any work
         raise MissingExtra("image folders", "images")
     if classes is not None and (root / "val").is_dir():
         root = root / "val"

@@ -12,7 +12,7 @@ from tmifpe.run.spec import Plan
 
 
 class Engine(Protocol):
-    """Shards do not depend on each other, nor on who computes them, so that results may come in any order."""
+    """Shards are independent of each other and of where they are computed, so results may come in any order."""
 
     def map(
         self, job: Job, plan: Plan, shards: Sequence[int], tick: Callable[[int, int], None]

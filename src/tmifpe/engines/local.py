@@ -1,4 +1,4 @@
-"""The engine without any: one shard after the other, in this process."""
+"""The default engine: one shard after another, in this process."""
 
 from __future__ import annotations
 

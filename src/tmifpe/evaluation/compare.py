@@ -109,7 +109,7 @@ def compare(
     progress: bool | Callable[[str, Progress], None] | None = None,
     **options: Unpack[SharedOptions],
 ) -> Comparison:
-    """Evaluate `model` under every loss and seed, the rest of the attack being equal.
+    """Evaluate `model` under every loss and seed, with everything else equal.
 
     losses: names of losses, which `attack` climbs, or of attacks (`gama`, `autoattack`, `ce+gama`); see
         `resolve_attack`. Loss functions and classes, and attacks, stand for their spelling. AutoAttack costs as much as
@@ -133,7 +133,7 @@ def compare(
     request = Request.of(cast("dict[str, Any]", options), "compare")
     if request.targets == "random" and len(seeds) > 1:
         raise InputError(
-            "with several seeds, random targets are other ones for each, and what is compared is not one question; "
+            "with several seeds, random targets differ from seed to seed, so that their results cannot be compared; "
             "give one seed, or the targets themselves"
         )
     attacks = {loss: resolve_attack(loss, attack) for loss in names}

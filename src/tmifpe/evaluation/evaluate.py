@@ -31,12 +31,12 @@ def evaluate(
     recorder: Recorder | None = None,
     **options: Unpack[EvaluateOptions],
 ) -> Result:
-    """Attack every correctly classified example and say how many withstood.
+    """Attack every correctly classified example and report how many withstand it.
 
-    model: an `nn.Module`, any callable to logits, or what `load_model` returns; given back as it came.
+    model: an `nn.Module`, any callable to logits, or what `load_model` returns; left as it was.
     data: (images, labels), a Dataset, a DataLoader, or what `load_data` returns; images in the threat's box.
-    attack: one attack, or several run in turn on what the ones before left standing; by name: `full`, `quick`,
-        `paper` (the paper's PGD-100) or another attack; a loss for `paper` to climb.
+    attack: one attack, or several, each run on the survivors of those before it; by name: `full`, `quick`, `paper`
+        (the paper's PGD-100), another attack, or a loss for `paper` to climb.
     recorder: where results are kept; `store=` makes the usual one.
     options: targets, mode, seed, precision, eot, limit, sample, indices, batch_size, shard_size, device, name,
         keep_adv, checks, verify, repeats, transfer_adv, store, fresh, progress: see `EvaluateOptions`.

@@ -45,7 +45,7 @@ from tmifpe.store import Store
 
 @contextmanager
 def prepare(model: Model | Classifier, data: Any, threat: Threat, request: Request) -> Iterator[Prepared]:
-    """The model on its device, the data chosen, the second opinion at hand; given back as it came."""
+    """The model on its device, the data selected, the second opinion ready; the model is restored afterwards."""
     classifier = model if isinstance(model, Classifier) else None
     network: Model = classifier.module if classifier is not None else model
     require_model(network)
@@ -82,7 +82,7 @@ class Prepared:
     model_checks: ModelChecks = field(default_factory=ModelChecks)
 
     def share_clean_logits(self) -> None:
-        """For several runs: the clean pass happens once, unless the model draws other logits each time."""
+        """For several runs: the clean pass happens once, unless the model is randomised."""
         self.clean.shared = not self.randomised
 
     def run(
@@ -123,7 +123,7 @@ class Prepared:
 
     @cached_property
     def randomised(self) -> bool:
-        """Whether the same images give other logits the second time."""
+        """Whether the same images give different logits the second time."""
         return is_randomised(self.model, self.data)
 
     def _run(
@@ -176,6 +176,7 @@ class Prepared:
                 files=files,
                 class_names=class_names,
             )
+            found = replace(found, key=recorder.key())
             recorder.end(found)
             return found
         finally:
@@ -216,7 +217,7 @@ class Prepared:
         )
 
     def _identified(self, spec: RunSpec, plan: Plan, recorder: Recorder) -> RunSpec:
-        """With what tells this run apart from others: needed only to store, and costs a pass over model and data."""
+        """With the identities of model and data: needed only for storing, and costs a pass over both."""
         require_identified(*spec.attacks, spec.threat.norm)
         spec = replace(spec, model_identity=self.model_identity, data_identity=self.data.identity)
         return recorder.settled(spec, plan) or replace(spec, cut=plan.cut if self.randomised else "")

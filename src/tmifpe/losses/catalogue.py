@@ -45,7 +45,7 @@ def _fits(thing: Any) -> bool:
 
 
 LOSSES: Registry[type[Loss]] = Registry("loss", "losses", _admit, _fits)
-LOSSES.add("ce", "tmifpe.losses.ce:CE", "cross-entropy as everyone writes it")
+LOSSES.add("ce", "tmifpe.losses.ce:CE", "cross-entropy in its usual form")
 LOSSES.add("ce-margin", "tmifpe.losses.ce_margin:CEMargin", "cross-entropy in a form without cancellation: the control")
 LOSSES.add("cw", "tmifpe.losses.cw:CW", "Carlini and Wagner: the margin of the logits")
 LOSSES.add("dlr", "tmifpe.losses.dlr:DLR", "difference of logits ratio, of AutoAttack (K >= 3; targeted K >= 4)")

@@ -1,4 +1,4 @@
-"""Cross-entropy, as everyone writes it."""
+"""Cross-entropy in its usual form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every model source by name. A source is a function from what was asked to a network and what is known of it."""
+"""Every model source by name. A source is a function from a request to a network and what is known about it."""
 
 from __future__ import annotations
 

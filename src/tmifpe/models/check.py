@@ -61,7 +61,7 @@ def _check_order(classifier: Classifier, named: tuple[str, ...], data: str) -> N
 
 
 def count_classes(model: Model, shape: tuple[int, ...], name: str) -> int:
-    """K, from one look at two grey images; changes no random state and keeps no graph."""
+    """K, from one forward pass of two grey images; changes no random state and keeps no graph."""
     example = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     dtype = example.dtype if example is not None and example.dtype.is_floating_point else torch.float32
     device = None if example is None else example.device

@@ -1,4 +1,4 @@
-"""When are two models the same? When their parameters and buffers are, and what was said of the rest."""
+"""Two models are the same if their parameters and buffers are, and what their source says about the rest."""
 
 from __future__ import annotations
 

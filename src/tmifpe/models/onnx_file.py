@@ -126,7 +126,7 @@ def _convert(onnx2torch: Any, model: Any, path: Path) -> nn.Module:
 
 
 def _agree(first: nn.Module, second: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Do both give the same logits, up to rounding, on images that no one has seen?"""
+    """Whether both give the same logits, up to rounding, on random images."""
     x = torch.rand(shape, generator=torch.Generator().manual_seed(0))
     try:
         with torch.no_grad():

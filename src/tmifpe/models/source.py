@@ -1,4 +1,4 @@
-"""What a model source is: a function from what the user asked to a network and what is known of it."""
+"""What a model source is: a function from the user's request to a network and what is known about it."""
 
 from __future__ import annotations
 

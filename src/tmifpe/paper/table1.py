@@ -120,7 +120,7 @@ def measure_row(
 
 
 def printed_value(row: PaperRow, column: str) -> float | None:
-    """What the paper prints for a column: for a loss as it stands, and for GAMA-PGD in any form."""
+    """What the paper prints for a column: for a loss with its default options, and for GAMA-PGD in any form."""
     name, options = parse(column)
     return row.printed.get(name) if not options or name in ("gama", "autoattack") else None
 

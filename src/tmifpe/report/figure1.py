@@ -16,7 +16,7 @@ from tmifpe.theory.coefficient import row_of
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel: the logits of the paper's caption, with the class that it forgets to name filled in."""
+    """One panel: the logits of the paper's caption, with the class that it leaves undefined filled in."""
 
     letter: str
     title: str

@@ -1,1 +1,1 @@
-"""One shard of one evaluation: what is asked, how it is cut, and what comes out."""
+"""One shard of one evaluation: the request, how it is split, and its outcomes."""

@@ -15,7 +15,7 @@ _MOST_VALUES = 2**26
 
 @dataclass
 class CleanLogits:
-    """By shard. A randomised model gives other logits each time, and then nothing is shared (`shared=False`)."""
+    """By shard. A randomised model gives different logits each time, so that nothing is shared (`shared=False`)."""
 
     shared: bool = False
     _kept: dict[range, Tensor] = field(default_factory=dict, repr=False)

@@ -1,4 +1,4 @@
-"""What it means that a stored run does not mention something. Plain literals, frozen on the day they were added.
+"""What the absence of a field or option in a stored run means. Plain literals, frozen on the day they were added.
 
 A key leaves out whatever equals an entry of these tables. So a new option does not orphan old runs, and changing a
 default does not revive them: the defaults of today play no part here. Entries are added and never changed.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 
 class Mark(IntFlag):
-    """What was seen at an example, beside its verdict."""
+    """What was observed for an example besides its verdict."""
 
     NONE = 0
     UNUSABLE_LOGITS = 1
@@ -28,7 +28,7 @@ class Mark(IntFlag):
     FRAGILE = 16
     """Broken in one precision and not in another."""
     RISING = 32
-    """Not broken, but at the pace of the last tenth of its looks a fifth more of them would have done it."""
+    """Not broken, but at the pace of the last tenth of its steps a fifth more steps would have been enough."""
 
 
 def _column(dtype: type[np.generic], blank: float = 0, absent: float | None = None) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def _column(dtype: type[np.generic], blank: float = 0, absent: float | None = No
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one example. The columns of tables, files and SQL are all derived from these fields."""
+    """The outcome for one example. The columns of tables, files and SQL are all derived from these fields."""
 
     index: int = field(metadata=_column(np.int64))
     label: int = field(metadata=_column(np.int32))

@@ -1,4 +1,4 @@
-"""How the work is cut: a function of what is asked and of the images' shape, never of a clock.
+"""How the work is split: a function of the request and of the images' shape, never of timing.
 
 Every machine, engine and array job cuts the same request alike, so that shards computed anywhere belong together.
 """

@@ -1,4 +1,4 @@
-"""What an evaluation asks of whoever keeps its results. The run store is one; keeping nothing is another."""
+"""How an evaluation records its results. The run store is one recorder; keeping nothing is another."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tmifpe.run.spec import Plan, RunSpec
 
 
 class Recorder(Protocol):
-    """Called in this order: settled, begin, recall, finished, save for every shard, end; and close in every case."""
+    """Called in this order: settled, begin, key, recall, finished, save for every shard, end; close in any case."""
 
     def settled(self, spec: RunSpec, plan: Plan) -> RunSpec | None:
-        """The spec, with its cut if it needs one, of a finished run that answers this: then nothing has to be asked of
-        the model, not even whether it is randomised. None if there is no such run."""
+        """The spec, with its cut if it needs one, of a finished run of this request: the model then need not be
+        queried at all, not even to see whether it is randomised. None if there is no such run."""
         ...
 
     def begin(self, spec: RunSpec, plan: Plan, device: str) -> Plan:
@@ -26,8 +26,12 @@ class Recorder(Protocol):
         as begun before."""
         ...
 
+    def key(self) -> str | None:
+        """The key under which the run is stored, which an older version may have made in another way."""
+        ...
+
     def recall(self, with_adv: bool) -> Iterable[ShardResult]:
-        """The shards that are finished already; their `adv` stays in the store unless asked for."""
+        """The shards that are finished already; their `adv` stays in the store unless requested."""
         ...
 
     def finished(self) -> dict[str, Any] | None:
@@ -57,6 +61,9 @@ class NoRecorder:
 
     def begin(self, spec: RunSpec, plan: Plan, device: str) -> Plan:  # noqa: ARG002
         return plan
+
+    def key(self) -> str | None:
+        return None
 
     def recall(self, with_adv: bool) -> Iterable[ShardResult]:  # noqa: ARG002
         return ()

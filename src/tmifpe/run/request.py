@@ -1,4 +1,4 @@
-"""What a caller may ask of an evaluation, checked before anything is computed."""
+"""The options of an evaluation, checked before anything is computed."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from tmifpe.run.result import Progress
 from tmifpe.run.second_opinion import as_precision
 
 MOST_DRAWS = 1_000_000
-"""Of a randomised model, per look (`eot`) or at all (`repeats`)."""
+"""Of a randomised model, per query (`eot`) or in all (`repeats`)."""
 
 
 class SharedOptions(TypedDict, total=False):
-    """What every verb that evaluates takes, by keyword."""
+    """Keyword arguments of every function that evaluates."""
 
     targets: str | int | Sequence[int] | Tensor | None
     """Targeted: `second`, `least-likely`, `random`, a class, or one class per example."""
     mode: Literal["verdict", "strongest"]
     """`verdict` stops at the first success, `strongest` takes all steps and keeps the best point."""
     precision: Literal["fp64", "fp32", "bf16", "fp16"] | None
-    """What the model runs in; its own by default."""
+    """The precision the model runs in; its own by default."""
     eot: int
-    """Draws to average per look at a randomised model."""
+    """Draws to average per query of a randomised model."""
     limit: int | None
-    """Only the first so many examples."""
+    """Only the first `limit` examples."""
     sample: int | None
-    """Only so many examples, drawn at random, always the same ones, each class by its share."""
+    """A random sample of this many examples, always the same, stratified by class."""
     indices: Sequence[int] | None
     """Only these examples, by position in the data."""
     batch_size: int | None
@@ -57,19 +57,19 @@ class SharedOptions(TypedDict, total=False):
     checks: bool
     """Look for reasons to doubt the number, the result's flags, for at most 5 % of the run's cost."""
     verify: Literal["fp64", "fp32", "bf16", "fp16"] | None
-    """Read every adversarial example in this precision too, and mark those on which the two differ."""
+    """Evaluate every adversarial example in this precision too, and mark those on which the two disagree."""
     repeats: int
-    """Further draws of a randomised model, each of which reads the answers again."""
+    """Further draws of a randomised model, each of which evaluates the found points again."""
     transfer_adv: Tensor | None
     """Adversarial examples of another model, one per example: do they break what this attack did not?"""
     store: str | Path | Keeper | None
-    """A folder, in which the same request is resumed or returned."""
+    """A folder from which the same request is resumed or returned."""
     fresh: bool
     """Repeat the run even if the store has it."""
 
 
 class EvaluateOptions(SharedOptions, total=False):
-    """What `evaluate` takes beside them."""
+    """Further keyword arguments of `evaluate`."""
 
     seed: int
     keep_adv: bool
@@ -130,7 +130,7 @@ class Request:
 
 
 def require_model(model: object) -> None:
-    """A module or a function, whose parameters are there."""
+    """A module or a function, with its parameters loaded."""
     if isinstance(model, str):
         raise InputError(f"the model must be callable; load {shown(model)} with tmifpe.load_model first")
     if not callable(model):

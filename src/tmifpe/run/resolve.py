@@ -1,4 +1,4 @@
-"""A column of a table by name: a loss, which PGD climbs, an attack, or several attacks in turn."""
+"""A column of a table by name: a loss for PGD, an attack, or several attacks one after another."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def resolve_attack(text: str, base: PGD | None = None) -> Attack:
     """What `text` names: `paper`, `tmifpe`, `mifpe(T=10)`, `gama(momentum=0.75)`, `autoattack`; `ce+gama` or `ce,gama`.
 
     A loss is climbed by `base`. An attack takes the steps and restarts of `base`, where one is given, it counts
-    them and its own text does not, so that columns of one table had the same number of looks.
+    them and its own text does not, so that the columns of one table have the same number of steps.
 
     >>> resolve_attack("cw", PGD(steps=20)).budget, resolve_attack("gama", PGD(steps=20)).budget
     (Budget(forwards=21, backwards=20), Budget(forwards=22, backwards=20))

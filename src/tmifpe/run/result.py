@@ -29,7 +29,7 @@ from tmifpe.version import __version__
 class Flag:
     """A reason to doubt the number: what was seen, and what to do about it.
 
-    Options stand in backticks, the way Python names them; `on_command_line` turns them into options of the command.
+    Options are in backticks, with their Python names; `on_command_line` turns them into options of the command.
 
     >>> Flag("randomised", "...", 'Try `loss="tmifpe"`, `batch_size=8` and more `steps`.').on_command_line().advice
     'Try --loss tmifpe, --batch-size 8 and more --steps.'
@@ -59,7 +59,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Result:
-    """The answer to a `RunSpec`. Accuracies and the interval are fractions in [0, 1].
+    """The result of a `RunSpec`. Accuracies and the interval are fractions in [0, 1].
 
     `robust_accuracy` is the share of all examples that are classified correctly and withstood every attack.
     Targeted: examples left out (predicted or labelled as their target to begin with) are not counted in `n` and the
@@ -74,7 +74,9 @@ class Result:
     resumed: int = 0
     flags: tuple[Flag, ...] = ()
     check_forwards: int = 0
-    """Forward passes spent on checks of the set-up, counted apart from the attack's."""
+    """Forward passes spent on checks, counted separately from the attack's."""
+    key: str | None = None
+    """The key under which the run is stored: that of `spec`, or the one that an older version gave it."""
     adv: Tensor | None = field(default=None, repr=False, compare=False)
     repeated: tuple[float, ...] = ()
     """The robust accuracy in further draws of a randomised model, one number per draw."""
@@ -113,7 +115,7 @@ class Result:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of the robust accuracy: the spread of the draw of examples, not of the seed."""
+        """Wilson's 95 % interval of the robust accuracy: it covers the sampling of examples, not the seed."""
         return wilson(self.robust, self.n)
 
     @property
@@ -182,7 +184,7 @@ class Result:
             "mode": self.spec.mode,
             "precision": self.spec.precision,
             "batch_size": self.plan.batch_size,
-            "key": self.spec.key() if self.spec.data_identity else None,  # of what is not stored, nothing is hashed
+            "key": self.key,
             "version": __version__,
         }
         if self.spec.verify != "none":

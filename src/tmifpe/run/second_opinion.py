@@ -40,7 +40,7 @@ def second_opinion(
         return
     precision = as_precision(verify)
     if prepared.precision == precision:
-        raise InputError(f"the run is in {precision} already: a second opinion in it would be the first again")
+        raise InputError(f"the run is in {precision} already; give verify another precision")
     apple = prepared.device.type == "mps" and precision == "fp64"  # Apple's GPUs have no float64
     place = torch.device("cpu") if apple else prepared.device
     with prepare_model(model, precision, place) as second:

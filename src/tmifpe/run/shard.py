@@ -62,7 +62,7 @@ class ShardResult:
     stages: tuple[StageCost, ...] = ()
     """What each stage of the attack cost; empty in shards of 0.1.0."""
     notes: frozenset[str] = frozenset()
-    """What a reader should know of how the model was asked; not stored."""
+    """What a reader should know about how the model was queried; not stored."""
 
 
 def run_shard(
@@ -90,7 +90,7 @@ def _run_shard(job: Job, shard: int, positions: range, tick: Callable[[int, int]
 
 
 def _clean_outcomes(logits: Tensor, labels: Tensor, targets: Tensor | None, indices: Tensor) -> Outcomes:
-    """A row per example as it stands before any attack."""
+    """One row per example, as it is before any attack."""
     outcomes = Outcomes.blank(len(labels))
     outcomes.index[:] = indices.cpu().numpy()
     outcomes.label[:] = labels.cpu().numpy()

@@ -1,4 +1,4 @@
-"""What was asked for: everything that changes the answer, and nothing else."""
+"""What was requested: everything that changes the result, and nothing else."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class RunSpec:
         return cls(**values)
 
     def key(self) -> str:
-        """16 hexadecimal digits, for all that 0.1.0 could be asked the same as it computed.
+        """16 hexadecimal digits; for every request that 0.1.0 knew, the same as its own.
 
         Names are left out: the identities say what a model and data are. So is whatever has its frozen default.
         """

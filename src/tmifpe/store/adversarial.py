@@ -35,7 +35,7 @@ def adv_file(result: Result, ending: str = ".safetensors") -> bytes:
         "fooled": torch.from_numpy(outcomes.fooled),
     }
     about = {
-        "key": result.spec.key(),
+        "key": result.key or result.spec.key(),
         "model": result.spec.model,
         "box": "{:g},{:g}".format(*result.spec.threat.box),
     }

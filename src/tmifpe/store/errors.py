@@ -18,7 +18,7 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class StoreError(InputError):
-    """The run store cannot be used as asked. What is in it stays as it is."""
+    """The run store cannot be used as requested. Its contents are unchanged."""
 
 
 @contextmanager

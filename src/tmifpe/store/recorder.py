@@ -64,6 +64,9 @@ class StoreRecorder:
                 self._open_session(self._run, device)
         return self._run.plan
 
+    def key(self) -> str:
+        return self._open[1].key
+
     def recall(self, with_adv: bool) -> Iterable[ShardResult]:
         connection, run = self._open
         folder = run_folder(self._folder, run.key, run.attempt)
@@ -108,7 +111,7 @@ class StoreRecorder:
     @property
     def _open(self) -> tuple[sqlite3.Connection, StoredRun]:
         if self._connection is None or self._run is None:
-            raise StoreError(f"the run store {self._folder} was asked before a run was begun")
+            raise StoreError(f"the run store {self._folder} was used before a run was begun")
         return self._connection, self._run
 
     def _current(self, spec: RunSpec) -> StoredRun | None:

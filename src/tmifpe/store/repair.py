@@ -29,13 +29,13 @@ class Repaired:
 
 
 def repair(folder: Path) -> Repaired:
-    """Set the database aside and rebuild it from the shards. Runs come back unfinished: asking for one again takes
+    """Set the database aside and rebuild it from the shards. Runs come back unfinished: requesting one again takes
     all its shards from the store and finishes it."""
     if not folder.is_dir():
         raise StoreError(f"there is no run store at {folder}")
     with explained(folder), ExitStack() as held:
         found = list(attempts_on_disk(folder))
-        # Also of runs that have no shard yet: whoever writes to the database must not lose it from under the feet.
+        # Also for runs without a shard yet: a process that writes to the database must not lose it while it runs.
         running = {path.stem for path in (folder / "locks").glob("*.lock")}
         for key in sorted({key for key, _ in found} | running):
             lock = RunLock(folder / "locks" / f"{key}.lock")

@@ -46,7 +46,7 @@ class StoredRun:
     key: str
     attempt: int
     superseded: bool
-    """Whether it was repeated with --fresh, so that asking again no longer returns this one."""
+    """Whether it was repeated with --fresh, so that the same request no longer returns this one."""
     spec: RunSpec
     plan: Plan
     started: str
@@ -55,7 +55,7 @@ class StoredRun:
     done: int
     seconds: float
     knows_cut: bool
-    """Whether it was asked if the model is randomised, and so if its spec needs a cut; 0.1.0 did not ask."""
+    """Whether it was checked if the model is randomised, and so if its spec needs a cut; 0.1.0 did not check."""
 
     @property
     def name(self) -> str:

@@ -23,7 +23,7 @@ WAIT_SECONDS = 10.0
 _OUTCOMES = sql_columns(Outcomes.dtypes())
 
 TABLES = (
-    # The same question asked again with --fresh is another attempt; the highest attempt is the one that counts.
+    # The same request repeated with --fresh is another attempt; the highest attempt is the one that counts.
     # `plan` is JSON. Rows of 0.1.0 have n, batch_size and shard_size instead, which therefore cannot go away.
     """CREATE TABLE runs (
         id INTEGER PRIMARY KEY, key TEXT NOT NULL, attempt INTEGER NOT NULL, spec TEXT NOT NULL,

@@ -23,6 +23,7 @@ from tmifpe.store.lock import RunLock
 from tmifpe.store.recorder import StoreRecorder
 from tmifpe.store.rows import Session, StoredRun, read_runs, read_sessions, read_shards, stored_shards
 from tmifpe.store.schema import DATABASE, connect, transaction
+from tmifpe.store.stages import read_stages
 
 _NAME = re.compile(r"([0-9a-f]{4,16})(?:\.([0-9]{1,9}))?")
 
@@ -53,7 +54,7 @@ class Store:
         return StoreRecorder(self.folder, fresh)
 
     def runs(self, *, superseded: bool = True) -> list[StoredRun]:
-        """Oldest first; without those that were repeated, if not wanted. A store that is not there has no runs."""
+        """Oldest first; `superseded` includes those that were repeated. A store that does not exist has no runs."""
         with explained(self.folder):
             if not (self.folder / DATABASE).exists():
                 return []
@@ -97,6 +98,8 @@ class Store:
             repeated=repeated,
             files=files if len(files) == len(outcomes) else (),
             class_names=names,
+            stages=read_stages(plain.get("stages")),
+            key=run.key,
         )
 
     def adv(self, run: StoredRun) -> Iterator[Tensor]:
@@ -110,7 +113,7 @@ class Store:
             yield adv
 
     def sessions(self, run: StoredRun) -> list[Session]:
-        """Who worked on it: more than one where it was resumed."""
+        """The processes that worked on it: more than one where it was resumed."""
         with self._reading() as connection:
             return read_sessions(connection, run, self.folder)
 

@@ -1,4 +1,4 @@
-"""For test suites: is a model robust enough, and does a loss, attack or norm keep what its kind promises?"""
+"""For test suites: is a model robust enough, and does a loss, attack or norm keep its contract?"""
 
 from tmifpe.testing.assert_robust import assert_robust
 from tmifpe.testing.check_attack import check_attack

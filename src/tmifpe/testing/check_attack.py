@@ -15,6 +15,7 @@ from tmifpe.attacks import Attack, attack_spelling, get_attack
 from tmifpe.core.types import Threat
 from tmifpe.norms import get_norm
 from tmifpe.testing.linear import Linear, distance, examples, examples_at
+from tmifpe.testing.trial import Trial, try_all
 
 _FAR = 0.01
 """The distance of the examples with a closed form."""
@@ -25,8 +26,8 @@ def check_attack(attack: str | Attack | Callable[..., Attack], *, norms: Sequenc
 
     At eps = 0 it changes nothing; it stays in ball and box and leaves its input alone; on a linear model of two
     classes it never succeeds within 0.99 of the exact distance and always at 1.01 (without gradients: at thrice the
-    distance, half of the time); the same seed gives the same answer, and every batch size the same verdicts; it asks
-    the model no more often than its budget says; and its spelling is read back as itself.
+    distance, half of the time); the same seed gives the same answer, and every batch size the same verdicts; it queries
+    the model no more often than its budget allows; and its spelling is read back as itself.
 
     attack: a name, an attack, its class, or a function that makes one.
 
@@ -37,22 +38,17 @@ def check_attack(attack: str | Attack | Callable[..., Attack], *, norms: Sequenc
     if get_attack(attack_spelling(made)) != made or hash(made) != hash(get_attack(attack_spelling(made))):
         raise AssertionError(f"{name} is not read back from its own spelling, {attack_spelling(made)}")
     for norm in norms:
-        trial = _Trial(made, name, norm)
-        for check in (_nothing, _feasible, _closed_form, _repeatable, _budget):
-            check(trial)
+        trial = _Trial(f"{name} ({norm})", made, norm)
+        try_all(trial, (_nothing, _feasible, _closed_form, _repeatable, _budget))
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _Trial(Trial):
     attack: Attack
-    name: str
     norm: str
 
     def __call__(self, model: nn.Module, x: Tensor, labels: Tensor, eps: float, **options: Any) -> Tensor:
         return self.attack(model, x, labels, Threat(self.norm, eps), **options)
-
-    def fail(self, said: str) -> AssertionError:
-        return AssertionError(f"{self.name} ({self.norm}) {said}")
 
 
 def _nothing(trial: _Trial) -> None:
@@ -100,7 +96,7 @@ def _repeatable(trial: _Trial) -> None:
     eps = float((far[2] * far[3]).sqrt())  # some are broken and some are not, none by a hair
     whole = trial(model, x, labels, eps, seed=3)
     if not torch.equal(whole, trial(model, x, labels, eps, seed=3)):
-        raise trial.fail("gives another answer when asked again with the same seed")
+        raise trial.fail("gives a different result with the same seed")
     verdicts = model(whole).argmax(dim=1) != labels
     cut = trial(model, x, labels, eps, seed=3, batch_size=4)
     if not torch.equal(model(cut).argmax(dim=1) != labels, verdicts):
@@ -118,7 +114,9 @@ def _budget(trial: _Trial) -> None:
     trial(model, x, labels, 1e-6)
     most = trial.attack.budget.forwards
     if model.seen > most * len(x):
-        raise trial.fail(f"asks the model {model.seen / len(x):g} times per example, with a budget of {most} forwards")
+        raise trial.fail(
+            f"queries the model {model.seen / len(x):g} times per example, with a budget of {most} forwards"
+        )
 
 
 class _Counting(Linear):

@@ -12,6 +12,7 @@ from torch import Tensor
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
 from tmifpe.losses import AnyLoss, Loss, get_loss, spelling
+from tmifpe.testing.trial import Trial, try_all
 
 _CLASSES = 10
 _SCALES = (1e-6, 1e-3, 1.0, 1e3, 1e6)
@@ -37,17 +38,15 @@ def check_loss(loss: AnyLoss) -> None:
     if get_loss(spelling(found)) != found:
         raise AssertionError(f"{name} is not read back from its own spelling, {spelling(found)}")
     for targeted in (False, True) if _takes_targets(found) else (False,):
-        look = _Look(found, f"targeted {name}" if targeted else name, targeted)
-        for check in (_shape, _independence, _finite, _ties, _permutation, _direction, _targets):
-            check(look)
+        look = _Look(f"targeted {name}" if targeted else name, found, targeted)
+        try_all(look, (_shape, _independence, _finite, _ties, _permutation, _direction, _targets))
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Look(Trial):
     """The loss as an attack sees it."""
 
     loss: Loss
-    name: str
     targeted: bool
 
     def values(self, z: Tensor, labels: Tensor, targets: Tensor) -> Tensor:

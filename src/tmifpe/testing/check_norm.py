@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tmifpe.norms import NORMS, Ball, Norm, column, get_norm
+from tmifpe.testing.trial import Trial, try_all
 
 _SHAPE = (2, 3, 3)
 _EPS = (0.05, 0.2, 0.5, 1.0, 2.0, 0.2)
@@ -32,18 +33,12 @@ def check_norm(norm: str | Norm | type[Norm]) -> None:
         cls = norm if isinstance(norm, type) else type(norm)
         name = NORMS.name_for(cls)
         found = get_norm(name)
-    trial = _Trial(found, name.partition("@")[0])
-    for check in (_size, _projection, _nearest, _direction, _start):
-        check(trial)
+    try_all(_Trial(name.partition("@")[0], found), (_size, _projection, _nearest, _direction, _start))
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _Trial(Trial):
     norm: Norm
-    name: str
-
-    def fail(self, said: str) -> AssertionError:
-        return AssertionError(f"{self.name} {said}")
 
     def require_feasible(self, what: str, point: Tensor, ball: Ball) -> None:
         if not bool(((point >= ball.low) & (point <= ball.high)).all()):
