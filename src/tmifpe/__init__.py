@@ -19,6 +19,7 @@ from tmifpe.version import __version__
 if TYPE_CHECKING:
     from tmifpe import theory
     from tmifpe.attacks import GAMA, PGD, Attack, bim, fgsm, get_attack, mim, register_attack
+    from tmifpe.attacks.hooks.straight_through import straight_through
     from tmifpe.audits.audit import Audit, audit
     from tmifpe.checks.attack import check_monotone
     from tmifpe.core.types import Classifier, Data, Threat
@@ -69,12 +70,14 @@ __all__ = [
     "register_loss",
     "register_model",
     "register_norm",
+    "straight_through",
     "theory",
 ]
 
 # Resolved on first use, so that `tmifpe --help` does not wait for torch.
 _HOMES = {
     "tmifpe.attacks": ["GAMA", "PGD", "Attack", "bim", "fgsm", "get_attack", "mim", "register_attack"],
+    "tmifpe.attacks.hooks.straight_through": ["straight_through"],
     "tmifpe.core.types": ["Classifier", "Data", "Threat"],
     "tmifpe.data": ["load_data", "register_data"],
     "tmifpe.audits.audit": ["Audit", "audit"],

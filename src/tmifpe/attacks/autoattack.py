@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tmifpe.attacks.attack import Attack, Budget
+from tmifpe.attacks.hooks.straight_through import through_identity
 from tmifpe.attacks.loop import Loop, Verdicts
 from tmifpe.attacks.queries import Queries
 from tmifpe.attacks.rows import Problem
@@ -135,7 +136,9 @@ class _Counted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.tick()
         self.queries.tally.forwards += len(x)
-        logits = self.queries.model(x if self.queries.dtype is None else x.to(self.queries.dtype)).float()
+        asked, through = self.queries, self.queries.straight_through if torch.is_grad_enabled() else ()
+        with through_identity(asked.model, through):
+            logits = asked.model(x if asked.dtype is None else x.to(asked.dtype)).float()
         if logits.requires_grad:
             logits.register_hook(self._backward)
         return logits

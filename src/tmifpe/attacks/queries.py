@@ -12,6 +12,7 @@ from typing import TypeAlias, cast
 import torch
 from torch import Tensor
 
+from tmifpe.attacks.hooks.straight_through import through_identity
 from tmifpe.attacks.smooth import SmoothBackward
 from tmifpe.core.errors import InputError, ModelError, first_line, is_out_of_memory
 from tmifpe.core.types import Model
@@ -55,6 +56,8 @@ class Queries:
     tally: Tally = field(default_factory=Tally)
     notes: set[str] = field(default_factory=set)
     """What a reader of the result should know of how the model was asked."""
+    straight_through: tuple[str, ...] = ()
+    """Modules that gradients pass as if they were the identity; looks without a gradient never know of it."""
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits without a gradient."""
@@ -85,7 +88,8 @@ class Queries:
     def _look_once(self, x: Tensor, objective: Objective, smooth: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
-            logits = self._ask(leaf) if smooth is None else self._ask_smoothly(leaf, smooth)
+            with through_identity(self.model, self.straight_through):
+                logits = self._ask(leaf) if smooth is None else self._ask_smoothly(leaf, smooth)
             value = as_values(objective(logits), logits)
             if not logits.requires_grad:
                 return logits, value, torch.zeros_like(x)

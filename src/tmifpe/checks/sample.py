@@ -80,7 +80,8 @@ def draw_sample(job: Job, positions: np.ndarray, eot: int = 1) -> Sample | None:
     if not len(positions):
         return None
     x, labels, indices = fetch_rows(job, positions.tolist())
-    queries = Queries(job.prepared.model, job.prepared.dtype, eot)
+    prepared = job.prepared
+    queries = Queries(prepared.model, prepared.dtype, eot, straight_through=prepared.straight_through)
     logits = read(queries, x, job.batch_size)
     if int(labels.max()) >= logits.shape[1] or logits.shape[1] < 2:
         return None

@@ -74,6 +74,13 @@ class AttackOptions:
         int | None,
         typer.Option(min=1, help="Examples per stored shard; by default chosen from the image size and the attack."),
     ] = None
+    straight_through: Annotated[
+        list[str],
+        typer.Option(
+            metavar="PATTERN",
+            help="Modules, by name or pattern, that gradients pass as the identity (BPDA). May be repeated.",
+        ),
+    ] = dataclasses.field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -130,6 +137,7 @@ def with_options(verb: Callable[..., Any]) -> Callable[..., Any]:
         groups[name] = (kind, [field.name for field in dataclasses.fields(kind)])  # pyright: ignore[reportArgumentType]
         for field in dataclasses.fields(kind):
             default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+            default = field.default_factory() if field.default_factory is not dataclasses.MISSING else default
             plain.append(
                 inspect.Parameter(
                     field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=of_field[field.name]

@@ -98,6 +98,7 @@ def request_from(options: AttackOptions, data: Data) -> dict[str, Any]:
         "eot": options.eot,
         "batch_size": _batch_size(options.batch_size),
         "shard_size": options.shard_size,
+        "straight_through": options.straight_through,
     }
 
 

@@ -6,7 +6,7 @@ __all__ = ["Prepared", "prepare"]
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tmifpe.attacks import Attack, attack_spelling
+from tmifpe.attacks import Attack, Queries, attack_spelling
+from tmifpe.attacks.frozen import preserved_state
+from tmifpe.attacks.hooks.straight_through import matching_modules, through_identity
 from tmifpe.checks.checks import Checks
 from tmifpe.checks.model import ModelChecks
 from tmifpe.checks.sample import is_randomised
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shown
 from tmifpe.core.extensions import require_identified
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model, Threat
@@ -55,6 +57,7 @@ def prepare(model: Model | Classifier, data: Any, threat: Threat, request: Reque
     with ExitStack() as stack:
         prepared = stack.enter_context(prepare_model(network, request.precision, request.device))
         stack.enter_context(preserved_rng(prepared.device))
+        prepared = replace(prepared, straight_through=_straight_through(prepared, request.straight_through, source))
         second = stack.enter_context(second_opinion(network, prepared, request.verify, source))
         yield Prepared(network, classifier, source, threat, request, prepared, second)
 
@@ -179,6 +182,7 @@ class Prepared:
             subset=self._subset,
             n=len(data),
             total=getattr(data, "total", len(data)),
+            straight_through=self.model.straight_through,
         )
 
     def _identified(self, spec: RunSpec, plan: Plan, recorder: Recorder) -> RunSpec:
@@ -222,6 +226,23 @@ def _select(data: Data, request: Request) -> Data:
     if given is not None and given.shape != (len(data), *data.shape):
         raise InputError(f"transfer_adv must be of shape {(len(data), *data.shape)}, got {tuple(given.shape)}")
     return data
+
+
+def _straight_through(prepared: PreparedModel, patterns: Sequence[str], data: Data) -> tuple[str, ...]:
+    """The modules that the patterns name and that one image passes; `InputError` where the identity cannot do that."""
+    names = matching_modules(prepared.model, patterns)
+    if not names:
+        return ()
+    x, _ = data.fetch(range(1))
+    with preserved_state(prepared.model, prepared.device), through_identity(prepared.model, names) as called:
+        Queries(prepared.model, prepared.dtype).logits(x.to(prepared.device, prepared.image_dtype))
+    for pattern in patterns:
+        if not called & set(matching_modules(prepared.model, [pattern])):
+            raise InputError(
+                f"no module that matches {shown(pattern)} is called in the forward pass, so that straight_through changes "
+                "nothing (a compiled model does not call its modules: give the model before torch.compile)"
+            )
+    return tuple(sorted(called))
 
 
 def _digest(numbers: Tensor) -> str:

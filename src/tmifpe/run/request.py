@@ -65,6 +65,8 @@ class SharedOptions(TypedDict, total=False):
     """A folder, in which the same request is resumed or returned."""
     fresh: bool
     """Repeat the run even if the store has it."""
+    straight_through: str | Sequence[str]
+    """Modules, by name or pattern (`fnmatch`), that gradients pass as if they were the identity (BPDA)."""
 
 
 class EvaluateOptions(SharedOptions, total=False):
@@ -99,6 +101,7 @@ class Request:
     transfer_adv: Tensor | None = None
     store: str | Path | Keeper | None = None
     fresh: bool = False
+    straight_through: str | Sequence[str] = ()
     progress: Callable[[Progress], None] = field(default=lambda _: None)
 
     def __post_init__(self) -> None:
@@ -116,6 +119,7 @@ class Request:
             if getattr(self, option) is not None:
                 object.__setattr__(self, option, as_precision(getattr(self, option)))
         object.__setattr__(self, "targets", as_targets(self.targets))
+        object.__setattr__(self, "straight_through", _as_patterns(self.straight_through))
 
     @classmethod
     def of(cls, options: dict[str, Any], verb: str = "evaluate") -> Request:
@@ -125,6 +129,14 @@ class Request:
             if name not in known:
                 raise did_you_mean(f"option of {verb}", name, known)
         return cls(**options)
+
+
+def _as_patterns(given: object) -> tuple[str, ...]:
+    """Patterns of module names: one text or several."""
+    patterns = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else None
+    if patterns is None or not all(isinstance(pattern, str) and pattern for pattern in patterns):
+        raise InputError(f"straight_through must be names or patterns of modules, got {shown(given)}")
+    return patterns
 
 
 def require_model(model: object) -> None:
