@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["Evaluated", "Objective", "Queries", "Tally", "as_logits"]
+__all__ = ["Evaluated", "Objective", "Queries", "Tally", "TransferQueries", "as_logits"]
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tmifpe.attacks.hooks.layer_gradient import LayerGradient
+from tmifpe.attacks.hooks.layer_gradients import layer_gradients
 from tmifpe.attacks.hooks.straight_through import through_identity
 from tmifpe.attacks.smooth import SmoothBackward
 from tmifpe.core.errors import InputError, ModelError, first_line, is_out_of_memory
@@ -85,6 +87,23 @@ class Queries:
         with torch.no_grad():
             return Evaluated(logits, as_values(objective(logits), logits))
 
+    def layers(self, x: Tensor, objective: Objective) -> tuple[Tensor, tuple[LayerGradient, ...]]:
+        """Logits at x, and what becomes of the plain gradient at every module on its way back; of a model without
+        modules, nothing."""
+        seen: list[Tensor] = []
+
+        def ask(given: Tensor) -> Tensor:
+            logits = self._ask(given)
+            seen.append(logits.detach())
+            return as_values(objective(logits), logits)
+
+        with _failing_clearly(len(x)):
+            found = layer_gradients(self.model, x, ask) if isinstance(self.model, nn.Module) else ()
+        # Each module is asked again at a nearby point: two passes in all.
+        self.tally.forwards += len(x)
+        self.tally.backwards += 2 * len(x)
+        return seen[0], found
+
     def _look_once(self, x: Tensor, objective: Objective, smooth: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
@@ -119,6 +138,17 @@ class Queries:
                 "the model changes the images that it is given, in place; let it work on a copy (x.clone())"
             )
         return as_logits(output, len(x))
+
+
+@dataclass
+class TransferQueries(Queries):
+    """Follows the gradients of another model, `source`; every verdict is the evaluated model's own."""
+
+    source: Queries = None  # pyright: ignore[reportAssignmentType] - always given
+
+    def look(self, x: Tensor, objective: Objective, smooth: Tensor | None = None) -> Evaluated:
+        led = self.source.look(x, objective, smooth)
+        return replace(self.judge(x, objective), grad=led.grad)
 
 
 @contextmanager

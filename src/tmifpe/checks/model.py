@@ -13,9 +13,11 @@ from torch import Tensor
 
 from tmifpe.attacks import Stepwise
 from tmifpe.attacks.frozen import preserved_state
-from tmifpe.attacks.queries import Objective
+from tmifpe.attacks.hooks.layers import ROWS, Layers, look_at_layers
+from tmifpe.attacks.queries import Objective, Queries
 from tmifpe.attacks.rows import Problem
 from tmifpe.checks.flags import flag
+from tmifpe.checks.layers import check_layers
 from tmifpe.checks.normalisation import check_normalisation
 from tmifpe.checks.sample import Sample, change_of, draw_sample, gradient_attacks, share
 from tmifpe.checks.watcher import ForwardWatcher
@@ -39,6 +41,8 @@ class _Looked:
     without: Tensor
     """Which of them have no gradient of the margin itself."""
     flags: tuple[Flag, ...]
+    layers: Layers
+    """What becomes of the gradient on its way back."""
 
 
 @dataclass
@@ -47,9 +51,9 @@ class ModelChecks:
 
     _looked: dict[tuple[int, bool, bool], _Looked | None] = field(default_factory=dict)
 
-    def flags(self, job: Job, treated: bool = False) -> tuple[list[Flag], int]:
-        """Flags, and the forward passes they cost now (in examples). `treated`: the run allows for a randomised
-        model."""
+    def flags(self, job: Job, treated: bool = False) -> tuple[list[Flag], int, Layers]:
+        """Flags, the forward passes they cost now (in examples), and where the gradient dies. `treated`: the run
+        allows for a randomised model."""
         with preserved_state(job.prepared.model, job.prepared.device):
             # Random targets are drawn from the seed; nothing else that is looked at here depends on it.
             key = (job.seed if job.targets == "random" else -1, treated, job.attack.needs_gradient)
@@ -58,9 +62,9 @@ class ModelChecks:
                 self._looked[key] = _look(job, treated)
             looked = self._looked[key]
             if looked is None:
-                return [], 0
+                return [], 0, Layers()
             flags = [*looked.flags, *_lost(job, looked)]
-            return flags, self._forwards() - before
+            return flags, self._forwards() - before, looked.layers
 
     def _forwards(self) -> int:
         return sum(looked.correct.queries.tally.forwards for looked in self._looked.values() if looked is not None)
@@ -80,7 +84,18 @@ def _look(job: Job, treated: bool) -> _Looked | None:
             f"{share(without):.0%} of {len(correct)} correct images have a zero or NaN gradient, of the margin itself."
         )
         flags.append(flag("unavailable-gradients", said))
-    return _Looked(correct, without, tuple(flags))
+    layers = _layers(job, correct)
+    flags += check_layers(layers, job.prepared.straight_through)
+    return _Looked(correct, without, tuple(flags), layers)
+
+
+def _layers(job: Job, correct: Sample) -> Layers:
+    if not len(correct) or not job.attack.needs_gradient:
+        return Layers()
+    some = torch.linspace(0, len(correct) - 1, min(ROWS, len(correct), job.batch_size)).long().unique()
+    p = correct.problem.take(some.to(correct.problem.x.device))
+    plain = Queries(job.prepared.model, job.prepared.dtype, tally=correct.queries.tally)
+    return look_at_layers(plain, p.x, p.labels, p.targets)
 
 
 def _behaviour(job: Job, sample: Sample, treated: bool) -> Iterator[Flag]:

@@ -124,6 +124,12 @@ def result_table(result: Result) -> Table:
         mean = sum(result.repeated) / len(result.repeated)
         bounds = " to ".join(percent(bound) for bound in student(result.repeated))
         rows.insert(1, (f"over {len(result.repeated)} draws", f"{percent(mean)} %  (95 %: {bounds})"))
+    if result.spot_check is not None:
+        rows.append(("spot check", plain(f"{result.spot_check.attack.partition('(')[0]}: {result.spot_check}")))
+    if result.from_model is not None:
+        rows.append(("from another model", plain(f"{result.from_model.model}: {result.from_model}")))
+    if result.spec.straight_through:
+        rows.append(("straight through", plain(", ".join(result.spec.straight_through))))
     if result.resumed:
         rows.append(("from the store", f"{result.resumed} examples"))
     for name, text in rows:

@@ -50,7 +50,7 @@ def evaluate(
     classifier, data, device = parse.load_sources(source)
     options: dict[str, Any] = parse.request_from(attack, data)
     options |= {"device": device, "keep_adv": save_adv is not None, "store": keep.folder, "fresh": keep.fresh}
-    options |= parse.checks_from(trust, data)
+    options |= parse.checks_from(trust, data, device)
     with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
         options["progress"] = lambda step: (check(), progress(step))
         result = tmifpe.evaluate(classifier, data, threat, chosen, **options)

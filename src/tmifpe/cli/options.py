@@ -101,6 +101,18 @@ class TrustOptions:
         str | None, typer.Option(help="Adversarial examples of another model (a --save-adv file) to try as well.")
     ] = None
 
+    spot_check: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N[:ATTACK]",
+            help="Try a stronger attack (autoattack) on N random survivors, and say how many it would break.",
+        ),
+    ] = None
+    from_model: Annotated[
+        str | None,
+        typer.Option(metavar="SOURCE", help="Another model, whose gradients to follow as well; named like MODEL."),
+    ] = None
+
     def __post_init__(self) -> None:
         if self.strict and not self.checks:
             raise InputError("--strict looks at flags, and --no-checks raises none; leave one of them out")

@@ -6,7 +6,7 @@ __all__ = ["Prepared", "prepare"]
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,26 +16,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tmifpe.attacks import Attack, Queries, attack_spelling
-from tmifpe.attacks.frozen import preserved_state
-from tmifpe.attacks.hooks.straight_through import matching_modules, through_identity
+from tmifpe.attacks import Attack, Stepwise, attack_spelling
 from tmifpe.checks.checks import Checks
 from tmifpe.checks.model import ModelChecks
 from tmifpe.checks.sample import is_randomised
-from tmifpe.core.errors import InputError, shown
+from tmifpe.checks.survivors import SecondAttacks, Source
+from tmifpe.core.errors import InputError
 from tmifpe.core.extensions import require_identified
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model, Threat
 from tmifpe.data import as_data, coverage, stratified, subset
 from tmifpe.engines import Engine, Local
+from tmifpe.evaluation.passed_modules import passed_modules
+from tmifpe.evaluation.source_model import source_model
 from tmifpe.evaluation.total import Total
 from tmifpe.models import check_compatible, model_identity
 from tmifpe.norms import NORMS
 from tmifpe.run.clean import CleanLogits
+from tmifpe.run.evidence.spot_check import as_spot_check
 from tmifpe.run.plan import make_plan
 from tmifpe.run.prepared_model import PreparedModel, prepare_model
 from tmifpe.run.recorder import NoRecorder, Recorder
 from tmifpe.run.request import Request, require_model, require_threat
+from tmifpe.run.resolve import resolve_attack
 from tmifpe.run.result import Progress, Result
 from tmifpe.run.second_opinion import second_opinion
 from tmifpe.run.shard import Job
@@ -57,9 +60,10 @@ def prepare(model: Model | Classifier, data: Any, threat: Threat, request: Reque
     with ExitStack() as stack:
         prepared = stack.enter_context(prepare_model(network, request.precision, request.device))
         stack.enter_context(preserved_rng(prepared.device))
-        prepared = replace(prepared, straight_through=_straight_through(prepared, request.straight_through, source))
+        prepared = replace(prepared, straight_through=passed_modules(prepared, request.straight_through, source))
         second = stack.enter_context(second_opinion(network, prepared, request.verify, source))
-        yield Prepared(network, classifier, source, threat, request, prepared, second)
+        led = stack.enter_context(source_model(request.from_model, prepared, source))
+        yield Prepared(network, classifier, source, threat, request, prepared, second, led)
 
 
 @dataclass
@@ -73,6 +77,7 @@ class Prepared:
     request: Request
     model: PreparedModel
     second: PreparedModel | None
+    source: Source | None = None
     engine: Engine = field(default_factory=Local)
     clean: CleanLogits = field(default_factory=CleanLogits)
     model_checks: ModelChecks = field(default_factory=ModelChecks)
@@ -93,6 +98,7 @@ class Prepared:
         request = self.request
         seed = request.seed if seed is None else seed
         attack.check(self.threat, targeted=request.targets is not None, eot=request.eot)
+        after = self._second_attacks(attack)
         plan = make_plan(len(self.data), self.data.shape, attack, request.batch_size, request.shard_size)
         if recorder is None and request.store is not None:
             keeper = Store(request.store) if isinstance(request.store, str | Path) else request.store
@@ -112,22 +118,45 @@ class Prepared:
             second=self.second,
             clean=self.clean,
         )
-        return self._run(spec, job, plan, recorder or NoRecorder(), progress or request.progress)
+        return self._run(spec, job, plan, recorder or NoRecorder(), progress or request.progress, after)
 
     @cached_property
     def randomised(self) -> bool:
         """Whether the same images give other logits the second time."""
         return is_randomised(self.model, self.data)
 
+    def _second_attacks(self, attack: Attack) -> SecondAttacks:
+        """What is asked of the survivors; what cannot work fails before any compute."""
+        request = self.request
+        led = any(isinstance(stage, Stepwise) and stage.needs_gradient for stage in attack.stages)
+        if self.source is not None and not led:
+            raise InputError("from_model leads attacks that follow a gradient step by step, and this one does not")
+        asked = as_spot_check(request.spot_check)
+        if asked is None:
+            return SecondAttacks(source=self.source)
+        count, text = asked
+        stronger = resolve_attack(text)
+        try:
+            stronger.check(self.threat, targeted=request.targets is not None, eot=request.eot)
+        except InputError as error:
+            raise InputError(f"the spot check cannot be done by {text}: {error}") from error
+        return SecondAttacks(count, stronger, self.source)
+
     def _run(
-        self, spec: RunSpec, job: Job, cut: Plan, recorder: Recorder, progress: Callable[[Progress], None]
+        self,
+        spec: RunSpec,
+        job: Job,
+        cut: Plan,
+        recorder: Recorder,
+        progress: Callable[[Progress], None],
+        after: SecondAttacks,
     ) -> Result:
         request, began = self.request, time.perf_counter()
         try:
             plan = recorder.begin(spec, cut, str(job.prepared.device))
             job = replace(job, batch_size=plan.batch_size)
             total = Total(plan, request.keep_adv, progress)
-            checks = Checks(request.checks, request.repeats, request.transfer_adv, self.model_checks)
+            checks = Checks(request.checks, request.repeats, request.transfer_adv, self.model_checks, after)
             checks.recall(recorder.finished())
             checks.before(job)
             for recalled in recorder.recall(request.keep_adv or request.repeats > 1):
@@ -144,11 +173,15 @@ class Prepared:
                 )
             seconds = time.perf_counter() - began + earlier
             adv = total.joined_adv()
-            notes = (*self._notes(), *sorted(total.notes))
+            notes = tuple(dict.fromkeys((*self._notes(), *sorted(total.notes), *checks.notes)))
             found = Result(spec, plan, total.outcomes, total.tally, seconds, resumed, adv=adv, notes=notes)
-            checks.after(job, found.outcomes)
+            checks.after(job, found.outcomes, total.show)
             found = replace(
-                found, flags=checks.flags, check_forwards=checks.forwards, repeated=checks.repeated(found.n)
+                found,
+                flags=checks.flags,
+                check_forwards=checks.forwards,
+                repeated=checks.repeated(found.n),
+                **checks.evidence._asdict(),
             )
             recorder.end(found)
             return found
@@ -226,23 +259,6 @@ def _select(data: Data, request: Request) -> Data:
     if given is not None and given.shape != (len(data), *data.shape):
         raise InputError(f"transfer_adv must be of shape {(len(data), *data.shape)}, got {tuple(given.shape)}")
     return data
-
-
-def _straight_through(prepared: PreparedModel, patterns: Sequence[str], data: Data) -> tuple[str, ...]:
-    """The modules that the patterns name and that one image passes; `InputError` where the identity cannot do that."""
-    names = matching_modules(prepared.model, patterns)
-    if not names:
-        return ()
-    x, _ = data.fetch(range(1))
-    with preserved_state(prepared.model, prepared.device), through_identity(prepared.model, names) as called:
-        Queries(prepared.model, prepared.dtype).logits(x.to(prepared.device, prepared.image_dtype))
-    for pattern in patterns:
-        if not called & set(matching_modules(prepared.model, [pattern])):
-            raise InputError(
-                f"no module that matches {shown(pattern)} is called in the forward pass, so that straight_through changes "
-                "nothing (a compiled model does not call its modules: give the model before torch.compile)"
-            )
-    return tuple(sorted(called))
 
 
 def _digest(numbers: Tensor) -> str:

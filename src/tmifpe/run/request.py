@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from tmifpe.core.errors import InputError, did_you_mean, shown
 from tmifpe.core.numbers import MOST_SEED, whole_number
-from tmifpe.core.types import Threat
+from tmifpe.core.types import Classifier, Model, Threat
+from tmifpe.run.evidence.spot_check import as_spot_check
 from tmifpe.run.recorder import Keeper
 from tmifpe.run.result import Progress
 from tmifpe.run.second_opinion import as_precision
@@ -67,6 +68,10 @@ class SharedOptions(TypedDict, total=False):
     """Repeat the run even if the store has it."""
     straight_through: str | Sequence[str]
     """Modules, by name or pattern (`fnmatch`), that gradients pass as if they were the identity (BPDA)."""
+    spot_check: int | str | None
+    """A stronger attack on so many survivors, drawn at random: a number, or `number:attack` (default `autoattack`)."""
+    from_model: Model | Classifier | None
+    """Another model, whose gradients the attack follows as well, on the survivors: stated beside the number."""
 
 
 class EvaluateOptions(SharedOptions, total=False):
@@ -102,6 +107,8 @@ class Request:
     store: str | Path | Keeper | None = None
     fresh: bool = False
     straight_through: str | Sequence[str] = ()
+    spot_check: int | str | None = None
+    from_model: Model | Classifier | None = None
     progress: Callable[[Progress], None] = field(default=lambda _: None)
 
     def __post_init__(self) -> None:
@@ -120,6 +127,7 @@ class Request:
                 object.__setattr__(self, option, as_precision(getattr(self, option)))
         object.__setattr__(self, "targets", as_targets(self.targets))
         object.__setattr__(self, "straight_through", _as_patterns(self.straight_through))
+        as_spot_check(self.spot_check)
 
     @classmethod
     def of(cls, options: dict[str, Any], verb: str = "evaluate") -> Request:

@@ -13,10 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tmifpe.attacks.hooks.layer_gradient import LayerGradient
 from tmifpe.attacks.queries import Tally
 from tmifpe.core.errors import shorten
 from tmifpe.core.options import parse
 from tmifpe.core.stats import student, wilson
+from tmifpe.run.evidence.spot_check import SpotCheck
+from tmifpe.run.evidence.transfer import Transfer
 from tmifpe.run.outcomes import Mark, Outcomes
 from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.version import __version__
@@ -87,6 +90,12 @@ class Result:
     """The robust accuracy in further draws of a randomised model, one number per draw."""
     notes: tuple[str, ...] = ()
     """Remarks by the sources of the model and of the data."""
+    layers: tuple[LayerGradient, ...] = ()
+    """What becomes of the gradient at every module, on a few images, if the model was checked."""
+    spot_check: SpotCheck | None = None
+    """What a stronger attack found among some survivors, if that was asked for."""
+    from_model: Transfer | None = None
+    """What the gradients of another model found among the survivors, if that was asked for."""
 
     @property
     def n(self) -> int:
@@ -163,6 +172,14 @@ class Result:
             "key": self.spec.key() if self.spec.data_identity else None,  # of what is not stored, nothing is hashed
             "version": __version__,
         }
+        if self.spec.straight_through:
+            plain["straight_through"] = list(self.spec.straight_through)
+        if self.layers:
+            plain["layers"] = [dataclasses.asdict(layer) for layer in self.layers]
+        if self.spot_check is not None:
+            plain["spot_check"] = self.spot_check.to_json()
+        if self.from_model is not None:
+            plain["from_model"] = self.from_model.to_json()
         if self.spec.verify != "none":
             plain |= {
                 "verify": self.spec.verify,

@@ -23,6 +23,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tmifpe.attacks.queries import Tally
+from tmifpe.run.evidence.evidence import evidence_of
 from tmifpe.run.outcomes import Outcomes, as_columns
 from tmifpe.run.shard import ShardResult
 from tmifpe.run.spec import Plan, RunSpec
@@ -163,6 +164,7 @@ def _summary(plain: Any) -> dict[str, Any]:
             raise ValueError("no flag")
     if not all(0 <= float(value) <= 1 for value in plain.get("repeated", ())):
         raise ValueError("no accuracy")
+    evidence_of(plain)
     return dict(plain)
 
 

@@ -9,12 +9,14 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
 
 from tmifpe.attacks.queries import Tally
 from tmifpe.core.errors import InputError, shown
+from tmifpe.run.evidence.evidence import evidence_of
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Flag, Result
 from tmifpe.store.errors import StoreError, explained
@@ -84,7 +86,10 @@ class Store:
         flags = tuple(Flag(**flag) for flag in plain.get("flags", ()))
         checks = int(plain.get("check_forwards", 0))
         repeated = tuple(plain.get("repeated", ()))
-        return Result(run.spec, run.plan, outcomes, tally, run.seconds, len(outcomes), flags, checks, repeated=repeated)
+        found = Result(
+            run.spec, run.plan, outcomes, tally, run.seconds, len(outcomes), flags, checks, repeated=repeated
+        )
+        return replace(found, **evidence_of(plain)._asdict())
 
     def adv(self, run: StoredRun) -> Iterator[Tensor]:
         """The adversarial examples of the finished shards in order, one shard at a time."""

@@ -1,8 +1,8 @@
 """Attacking through a part without a gradient: the true forward pass, and the identity on the way back.
 
-BPDA (Athalye et al. 2018), in its simplest form: where a module kills the gradient (rounding, a hard threshold, a saturated
-unit) but returns about what it was given, the gradient behind it is a good gradient in front of it. Success is judged by
-the forward pass, no bit of which changes.
+BPDA (Athalye et al. 2018), in its simplest form: where a module kills the gradient (rounding, a hard threshold, a
+saturated unit) but returns about what it was given, the gradient behind it is a good gradient in front of it. Success
+is judged by the forward pass, no bit of which changes.
 """
 
 from __future__ import annotations
