@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tmifpe.audits.advice import advice
+from tmifpe.attacks.hooks.layer_gradient import LayerGradient
+from tmifpe.audits.advice import advice, layer_advice
 from tmifpe.audits.gradient_errors import Finding, Flags, GradientErrors, Reals, summarise
 from tmifpe.core.errors import InputError, shorten
 from tmifpe.theory.formats import format_of
@@ -58,6 +59,8 @@ class Audit:
     cells: tuple[Cell, ...]
     notes: tuple[str, ...]
     """For the float64 reference and each precision, what ran in it or was emulated; whether the model is random."""
+    layers: tuple[LayerGradient, ...] = ()
+    """What becomes of the gradient at every module, on a few images, in the model's own precision."""
 
     @property
     def n(self) -> int:
@@ -78,7 +81,7 @@ class Audit:
     @property
     def advice(self) -> tuple[str, ...]:
         """What the findings mean, in sentences."""
-        return advice(self.findings)
+        return (*advice(self.findings), *layer_advice(self.layers))
 
     @property
     def thresholds(self) -> dict[str, float]:
@@ -109,6 +112,7 @@ class Audit:
             },
             "findings": [dataclasses.asdict(finding) for finding in self.findings],
             "verdicts": list(self.advice),
+            "layers": [dataclasses.asdict(layer) for layer in self.layers],
             "notes": list(self.notes),
             "version": __version__,
         }

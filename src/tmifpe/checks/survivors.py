@@ -81,6 +81,7 @@ def _spot_check(job: Job, outcomes: Outcomes, count: int, attack: Attack, tick: 
         len(survivors),
         len(chosen),
         int(broken.sum()),
+        int(outcomes.counted.sum()),
         tuple(outcomes.index[chosen[broken]].tolist()),
         queries.tally.forwards,
         queries.tally.backwards,

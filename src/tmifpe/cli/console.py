@@ -8,6 +8,7 @@ __all__ = [
     "exit_if_flagged",
     "harmless",
     "in_cli_words",
+    "layers_table",
     "percent",
     "plain",
     "print_json",
@@ -19,18 +20,20 @@ __all__ = [
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from tmifpe.attacks.hooks.layer_gradient import LayerGradient
     from tmifpe.run.result import Flag, Result
     from tmifpe.run.result import Progress as Step
 
@@ -125,7 +128,9 @@ def result_table(result: Result) -> Table:
         bounds = " to ".join(percent(bound) for bound in student(result.repeated))
         rows.insert(1, (f"over {len(result.repeated)} draws", f"{percent(mean)} %  (95 %: {bounds})"))
     if result.spot_check is not None:
-        rows.append(("spot check", plain(f"{result.spot_check.attack.partition('(')[0]}: {result.spot_check}")))
+        low, high = (percent(bound) for bound in result.spot_check.robust_accuracy)
+        said = f"{result.spot_check.attack.partition('(')[0]}: {result.spot_check}; robust accuracy {low} to {high} %"
+        rows.append(("spot check", plain(said)))
     if result.from_model is not None:
         rows.append(("from another model", plain(f"{result.from_model.model}: {result.from_model}")))
     if result.spec.straight_through:
@@ -138,6 +143,23 @@ def result_table(result: Result) -> Table:
         table.add_row("note", plain(note))
     for flag in result.flags:
         table.add_row(f"[yellow]flag: {plain(flag.name)}[/yellow]", plain(f"{flag.seen} {flag.advice}"))
+    return table
+
+
+def layers_table(layers: Sequence[LayerGradient], most: int = 40) -> Table:
+    """What becomes of the gradient, module by module, in percent of the images (of the units: off)."""
+    table = Table(title="Gradient on its way back, % of images", title_justify="left", box=box.SIMPLE)
+    table.add_column("module", overflow="fold")
+    table.add_column("kind", overflow="fold")
+    for heading in ("none", "nearly\nnone", "shat-\ntered", "units\noff %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for layer in layers[:most]:
+        shares = [f"{100 * share:.0f}" if share else "0" for share in (layer.none, layer.faint, layer.shattered)]
+        name = (layer.name or "the model itself") + (f", call {layer.call}" if layer.call > 1 else "")
+        off = "" if layer.off is None else f"{100 * layer.off:.0f}"
+        table.add_row(plain(name), plain(layer.kind), *shares, off, style="yellow" if layer.dies else "")
+    if len(layers) > most:
+        table.add_row(f"and {len(layers) - most} more (--json)")
     return table
 
 

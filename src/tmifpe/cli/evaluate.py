@@ -63,6 +63,8 @@ def evaluate(
         console.print_json(provenance(device) | result.to_json())
     else:
         Console().print(console.result_table(result))
+        if any(layer.dies for layer in result.layers):
+            Console().print(console.layers_table(result.layers))
     if fail_below is not None and result.robust_accuracy < fail_below:
         Console(stderr=True).print(f"robust accuracy {result.robust_accuracy:.4f} is below {fail_below}", style="red")
         raise typer.Exit(1)

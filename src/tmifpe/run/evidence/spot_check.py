@@ -23,7 +23,7 @@ class SpotCheck:
     The bounds say how many of all survivors it would have broken. They are exact for draws without replacement (the
     hypergeometric distribution), and each holds with 95 % confidence by itself.
 
-    >>> spot = SpotCheck("autoattack", 100, survivors=5000, sampled=100, broken=0)
+    >>> spot = SpotCheck("autoattack", 100, survivors=5000, sampled=100, broken=0, n=10_000)
     >>> spot.at_least, spot.at_most, f"{spot.at_most / spot.survivors:.1%}"
     (0, 144, '2.9%')
     """
@@ -33,6 +33,8 @@ class SpotCheck:
     survivors: int
     sampled: int
     broken: int
+    n: int
+    """Examples that the robust accuracy counts."""
     indices: tuple[int, ...] = ()
     """The broken ones."""
     forwards: int = 0
@@ -47,9 +49,16 @@ class SpotCheck:
     def at_most(self) -> int:
         return hypergeometric_bounds(self.broken, self.sampled, self.survivors)[1]
 
+    @property
+    def robust_accuracy(self) -> tuple[float, float]:
+        """What the bounds leave, had the stronger attack been run on all survivors."""
+        low, high = self.survivors - self.at_most, self.survivors - self.at_least
+        return (low / self.n, high / self.n) if self.n else (0.0, 0.0)
+
     def to_json(self) -> dict[str, Any]:
         plain = dataclasses.asdict(self) | {"indices": list(self.indices)}
-        return plain | {"confidence": 0.95, "at_least": self.at_least, "at_most": self.at_most}
+        bounds = {"at_least": self.at_least, "at_most": self.at_most, "robust_accuracy": list(self.robust_accuracy)}
+        return plain | {"confidence": 0.95} | bounds
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> SpotCheck:
@@ -60,12 +69,13 @@ class SpotCheck:
             survivors=int(plain["survivors"]),
             sampled=int(plain["sampled"]),
             broken=int(plain["broken"]),
+            n=int(plain["n"]),
             indices=tuple(map(int, plain["indices"])),
             forwards=int(plain["forwards"]),
             backwards=int(plain["backwards"]),
             seconds=float(plain["seconds"]),
         )
-        if not 0 <= found.broken <= found.sampled <= found.survivors:
+        if not 0 <= found.broken <= found.sampled <= found.survivors <= found.n:
             raise ValueError("no spot check")
         return found
 
@@ -74,8 +84,9 @@ class SpotCheck:
         if self.sampled == self.survivors:
             return f"{found}, all there are"
         most = f"at most {self.at_most} of all {self.survivors} ({self.at_most / self.survivors:.1%})"
-        least = f"at least {self.at_least} and " if self.broken else ""
-        return f"{found}: it would break {least}{most}, each with 95 % confidence"
+        if not self.broken:
+            return f"{found}: it would break {most}, with 95 % confidence"
+        return f"{found}: it would break at least {self.at_least} and {most}, each with 95 % confidence"
 
 
 def as_spot_check(given: object) -> tuple[int, str] | None:
