@@ -99,9 +99,7 @@ class Queries:
 
         with _failing_clearly(len(x)):
             found = layer_gradients(self.model, x, ask) if isinstance(self.model, nn.Module) else ()
-        # Each module is asked again at a nearby point: two passes in all.
-        self.tally.forwards += len(x)
-        self.tally.backwards += 2 * len(x)
+        self.tally.backwards += len(x)
         return seen[0], found
 
     def _look_once(self, x: Tensor, objective: Objective, smooth: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
