@@ -73,7 +73,7 @@ def hypergeometric_bounds(found: int, sampled: int, total: int, confidence: floa
     of them are marked; once all have been drawn, both bounds are what was found.
 
     >>> hypergeometric_bounds(0, 100, 10**6)[1], hypergeometric_bounds(0, 100, 200)[1], hypergeometric_bounds(3, 9, 9)
-    (29511, 5, (3, 3))
+    (29511, 4, (3, 3))
     """
     if not 0 <= found <= sampled <= total:
         raise ValueError(f"{found} of {sampled} of {total} cannot be")

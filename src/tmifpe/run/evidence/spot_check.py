@@ -25,7 +25,7 @@ class SpotCheck:
 
     >>> spot = SpotCheck("autoattack", 100, survivors=5000, sampled=100, broken=0, n=10_000)
     >>> spot.at_least, spot.at_most, f"{spot.at_most / spot.survivors:.1%}"
-    (0, 144, '2.9%')
+    (0, 146, '2.9%')
     """
 
     attack: str
