@@ -101,6 +101,61 @@ def cancelling(z: Tensor) -> Tensor:
     return (z + 2.0**24) - 2.0**24
 
 
+class Named(nn.Module):
+    """A function as a module, so that it has a name in the model and a class of its own."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def binarise(x: Tensor) -> Tensor:
+    """Black and white, as in bit-depth reduction taken to its end (Xu et al. 2018)."""
+    return (x > 0.5).to(x.dtype)
+
+
+def squash(x: Tensor) -> Tensor:
+    """Sigmoids far out where they are flat."""
+    return torch.sigmoid(400 * (x - 0.5))
+
+
+def poison(x: Tensor) -> Tensor:
+    """Adds nothing, but the square root of zero has an infinite slope: NaN on the way back."""
+    return x + torch.sqrt((x - x).abs())
+
+
+def sharpen(z: Tensor) -> Tensor:
+    """Probabilities so sure that the softmax is one-hot in floating point (defensive distillation)."""
+    return (1000 * z).softmax(dim=1)
+
+
+def decide(z: Tensor) -> Tensor:
+    """Nothing but the answer, as behind a label-only interface."""
+    return F.one_hot(z.argmax(dim=1), z.shape[1]).to(z.dtype)
+
+
+KILLERS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "quantise": ("before", quantise),
+    "detach": ("before", lambda x: x.detach().clone()),
+    "shatter": ("before", shatter),
+    "binarise": ("before", binarise),
+    "squash": ("before", squash),
+    "poison": ("before", poison),
+    "sharpen": ("after", sharpen),
+    "decide": ("after", decide),
+}
+"""What kills a gradient, and where in `Wrapped` it does so."""
+
+
+def killed(kind: str) -> Wrapped:
+    """The honest model with one of the killers, as a module."""
+    place, function = KILLERS[kind]
+    return Wrapped(**{place: Named(function)})
+
+
 class Remote(nn.Module):
     """Class 0 by a constant lead with a weak slope; but a pixel far from grey speaks loudly, which few small changes
     to all pixels never reach and one large change does. So do networks that were trained to ignore small changes."""

@@ -273,7 +273,7 @@ def test_a_function_is_audited_too() -> None:
 def test_a_model_that_casts_for_itself_is_emulated() -> None:
     images = torch.eye(4).reshape(4, 1, 2, 2)
     found = tmifpe.audit(lambda x: 12 * x.float().flatten(1), (images, torch.arange(4)), ["ce"], ["bf16"])
-    assert all("emulated" in note for note in found.notes)  # the reference, too
+    assert all("emulated" in note for note in found.notes[:2])  # the reference, too
     assert found.finding("ce", "bf16").label_lost == 1.0
 
 
@@ -307,7 +307,7 @@ def test_a_random_model_is_said_to_be_random_and_leaves_the_generator_alone() ->
     before = torch.get_rng_state()
     found = tmifpe.audit(lambda x: model(x) + 0.01 * torch.rand(len(x), 4), (images, labels), ["cw"], ["fp32"])
     assert torch.equal(before, torch.get_rng_state())
-    assert found.notes[-1].startswith("this model gives other logits each time")
+    assert any(note.startswith("this model gives other logits each time") for note in found.notes)
     assert not any("each time" in note for note in tmifpe.audit(model, (images, labels), ["cw"], ["fp32"]).notes)
 
 

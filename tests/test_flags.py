@@ -15,12 +15,14 @@ from tests.masked import (
     Corners,
     Dropping,
     Honest,
+    Named,
     Normed,
     Remote,
     Wrapped,
     cancelling,
     drop,
     images,
+    killed,
     noise,
     overflowing,
     purify,
@@ -148,6 +150,11 @@ RAISING: dict[str, list[Callable[[], Case | list[Case]]]] = {
         lambda: Case(Wrapped(lambda x: x.detach())),
         lambda: Case(Wrapped(after=lambda z: torch.sqrt((z - z).abs()) + z)),  # NaN on the way back
     ],
+    "gradient-dies": [
+        lambda: Case(killed("quantise")),
+        lambda: Case(killed("shatter")),
+        lambda: Case(Wrapped(quantise)),  # in the forward pass of the model itself
+    ],
     "chance-accuracy": [lambda: Case(labels=torch.arange(24) % 4)],
     "zero-gradients": [
         lambda: Case(Wrapped(quantise)),
@@ -157,7 +164,11 @@ RAISING: dict[str, list[Callable[[], Case | list[Case]]]] = {
     "unstable-predictions": [lambda: Case(Wrapped(shatter)), lambda: Case(Wrapped(shatter), norm="l2", eps=0.1)],
     "silent-success": [lambda: Case(Wrapped(noise), PGD(steps=3), eps=0.01)],
     "incomplete-optimisation": [lambda: Case(attack=SLOW), lambda: Case(attack=fgsm(step_size=0.1))],
-    "transfer-failure": [lambda: transferred(Wrapped(quantise))],
+    "transfer-failure": [
+        lambda: transferred(Wrapped(quantise)),
+        lambda: Case(Wrapped(quantise), options={"from_model": Honest(), "checks": False}),
+    ],
+    "spot-check": [lambda: Case(attack=WEAK, options={"spot_check": "8:cw", "checks": False})],
     "unconstrained-failure": [
         lambda: Case(Wrapped(quantise)),
         lambda: Case(Wrapped(quantise), norm="l2"),
@@ -224,6 +235,11 @@ QUIET: dict[str, list[Callable[[], Case | list[Case]]]] = {
         lambda: Case(Honest(scale=1e4), PGD(loss="ce", steps=10)),  # that is another flag
         lambda: Case(Wrapped(quantise), Corners(steps=5)),  # none is needed
     ],
+    "gradient-dies": [
+        lambda: Case(Wrapped(Named(straight_through))),
+        lambda: Case(killed("quantise"), options={"straight_through": "before"}),  # known, and passed
+        lambda: Case(killed("quantise"), Corners(steps=5)),  # none is needed
+    ],
     "chance-accuracy": [lambda: Case(), lambda: labelled(Honest(), wrong=8), lambda: Case(x=images(1))],
     "zero-gradients": [
         lambda: Case(Wrapped(straight_through)),
@@ -234,7 +250,11 @@ QUIET: dict[str, list[Callable[[], Case | list[Case]]]] = {
     "unstable-predictions": [lambda: Case(), lambda: Case(eps=0.0), lambda: Case(Honest(scale=1e4))],
     "silent-success": [lambda: Case(Wrapped(straight_through)), lambda: Case(options={"targets": "second"})],
     "incomplete-optimisation": [lambda: Case(), lambda: Case(attack=SLOW, eps=0.0)],
-    "transfer-failure": [lambda: transferred(Honest())],
+    "transfer-failure": [
+        lambda: transferred(Honest()),
+        lambda: Case(options={"from_model": Wrapped(quantise), "checks": False}),
+    ],
+    "spot-check": [lambda: Case(options={"spot_check": "8:cw", "checks": False})],
     "unconstrained-failure": [lambda: Case(), lambda: Case(norm="l2"), lambda: Case(attack=fgsm())],
     "found-from-outside": [
         lambda: Case(),

@@ -165,7 +165,7 @@ def test_a_model_without_a_rectifier_is_noted():
         result = tmifpe.evaluate(one, (images[:, None], labels), Threat("linf", 0.1), PGD(steps=3, smooth=1.0))
         assert any("no rectifier" in note for note in result.notes)
         plain = tmifpe.evaluate(one, (images[:, None], labels), Threat("linf", 0.1), PGD(steps=3))
-        assert not plain.notes
+        assert not any("no rectifier" in note for note in plain.notes)
 
 
 def test_draws_are_averaged_and_half_precision_runs():

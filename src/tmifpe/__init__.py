@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         mim,
         register_attack,
     )
+    from tmifpe.attacks.hooks.straight_through import straight_through
     from tmifpe.audits.audit import Audit, audit
     from tmifpe.checks.attack import check_monotone
     from tmifpe.core.types import Classifier, Data, Threat
@@ -90,6 +91,7 @@ __all__ = [
     "register_loss",
     "register_model",
     "register_norm",
+    "straight_through",
     "theory",
     "verify",
 ]
@@ -110,6 +112,7 @@ _HOMES = {
         "mim",
         "register_attack",
     ],
+    "tmifpe.attacks.hooks.straight_through": ["straight_through"],
     "tmifpe.core.types": ["Classifier", "Data", "Threat"],
     "tmifpe.data": ["load_data", "register_data"],
     "tmifpe.audits.audit": ["Audit", "audit"],

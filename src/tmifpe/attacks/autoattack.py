@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tmifpe.attacks.attack import Attack, Budget, Part
+from tmifpe.attacks.hooks.straight_through import through_identity
 from tmifpe.attacks.loop import Loop, Verdicts
 from tmifpe.attacks.queries import Queries
 from tmifpe.attacks.rows import Problem
@@ -156,9 +157,11 @@ class _Counted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.tick()
         self.queries.tally.forwards += len(x)
-        x = self.to_box(x)
-        output = self.queries.model(x if self.queries.dtype is None else x.to(self.queries.dtype))
-        logits = self.queries.read(output, len(x)).float()
+        x, asked = self.to_box(x), self.queries
+        through = asked.straight_through if torch.is_grad_enabled() else ()
+        with through_identity(asked.model, through):
+            output = asked.model(x if asked.dtype is None else x.to(asked.dtype))
+        logits = asked.read(output, len(x)).float()
         if logits.requires_grad:
             logits.register_hook(self._backward)
         return logits

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["Evaluated", "Objective", "Queries", "StageCost", "Tally"]
+__all__ = ["Evaluated", "Objective", "Queries", "StageCost", "Tally", "TransferQueries"]
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import TypeAlias, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tmifpe.attacks.hooks.layer_gradient import LayerGradient
+from tmifpe.attacks.hooks.layer_gradients import layer_gradients
+from tmifpe.attacks.hooks.straight_through import through_identity
 from tmifpe.attacks.smooth import SmoothBackward
 from tmifpe.core.errors import InputError, ModelError, first_line, is_out_of_memory
 from tmifpe.core.outputs import read_output
@@ -72,6 +75,8 @@ class Queries:
     """What each stage of the attack cost, in order."""
     notes: set[str] = field(default_factory=set)
     """What a reader of the result should know of how the model was asked."""
+    straight_through: tuple[str, ...] = ()
+    """Modules that gradients pass as if they were the identity; looks without a gradient never know of it."""
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits without a gradient."""
@@ -99,10 +104,26 @@ class Queries:
         with torch.no_grad():
             return Evaluated(logits, as_values(objective(logits), logits))
 
+    def layers(self, x: Tensor, objective: Objective) -> tuple[Tensor, tuple[LayerGradient, ...]]:
+        """Logits at x, and what becomes of the plain gradient at every module on its way back; of a model without
+        modules, nothing."""
+        seen: list[Tensor] = []
+
+        def ask(given: Tensor) -> Tensor:
+            logits = self._ask(given)
+            seen.append(logits.detach())
+            return as_values(objective(logits), logits)
+
+        with _failing_clearly(len(x)):
+            found = layer_gradients(self.model, x, ask) if isinstance(self.model, nn.Module) else ()
+        self.tally.backwards += len(x)
+        return seen[0], found
+
     def _look_once(self, x: Tensor, objective: Objective, smooth: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
-            logits = self._ask(leaf) if smooth is None else self._ask_smoothly(leaf, smooth)
+            with through_identity(self.model, self.straight_through):
+                logits = self._ask(leaf) if smooth is None else self._ask_smoothly(leaf, smooth)
             value = as_values(objective(logits), logits)
             if not logits.requires_grad:
                 return logits, value, torch.zeros_like(x)
@@ -139,6 +160,17 @@ class Queries:
         if said:
             self.notes.add(said)
         return logits
+
+
+@dataclass
+class TransferQueries(Queries):
+    """Follows the gradients of another model, `source`; every verdict is the evaluated model's own."""
+
+    source: Queries = None  # pyright: ignore[reportAssignmentType] - always given
+
+    def look(self, x: Tensor, objective: Objective, smooth: Tensor | None = None) -> Evaluated:
+        led = self.source.look(x, objective, smooth)
+        return replace(self.judge(x, objective), grad=led.grad)
 
 
 @contextmanager

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["advice", "percent"]
+__all__ = ["advice", "layer_advice", "percent"]
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tmifpe.attacks.hooks.layer_gradient import LayerGradient
 from tmifpe.audits.gradient_errors import Finding, Quantiles, Side
 
 # Which loss to name first as a way out, of those that are sound.
@@ -58,6 +59,21 @@ def advice(findings: Sequence[Finding], randomised: bool = False) -> tuple[str, 
             said.append(_all_sound(here, precision, flat))
         said += _signs(here, precision)
     return tuple(said)
+
+
+def layer_advice(layers: Sequence[LayerGradient]) -> tuple[str, ...]:
+    """A sentence on every module in which the gradient dies, whatever the loss."""
+    return tuple(
+        f"The gradient dies in {layer}{' between its modules' if layer.own else ''}: {percent(_lost(layer))} of the "
+        "images looked at have no usable one in front of it; no loss helps, "
+        + ("make those calls a module of their own." if layer.own else f'but `straight_through="{layer.name}"` may.')
+        for layer in layers
+        if layer.dies
+    )
+
+
+def _lost(layer: LayerGradient) -> float:
+    return layer.none + layer.faint + layer.shattered
 
 
 def _flat(here: list[Finding]) -> list[str]:

@@ -11,9 +11,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tmifpe.attacks.frozen import device_of
+from tmifpe.attacks.hooks.layers import ROWS, Layers, look_at_layers
+from tmifpe.attacks.queries import Queries
 from tmifpe.audits.at_precision import Network, at_precision
 from tmifpe.audits.gradient_errors import Flags, GradientErrors, compare_gradients
 from tmifpe.audits.reference_gradient import Reference, pinned, reference_gradient
@@ -29,6 +32,7 @@ from tmifpe.losses import AnyLoss, Loss, get_loss, spelling
 from tmifpe.losses.reference import gradient
 from tmifpe.models import check_compatible
 from tmifpe.run.bar import counted
+from tmifpe.run.prepared_model import prepare_model
 from tmifpe.run.request import require_model
 from tmifpe.run.spec import get_precision
 
@@ -93,7 +97,18 @@ def audit(
     notes += _vanished(names, batches)
     name = model.name if isinstance(model, Classifier) else type(model).__name__
     found = _joined(name, source, [(loss, run.precision) for run in runs for loss in names], notes, batches)
-    return replace(found, randomised=randomised)
+    layers = _layers(network, source, np.flatnonzero(found.correct))
+    notes = (*found.notes, *([layers.note] if layers.note else []))
+    return replace(found, randomised=randomised, layers=layers.found, notes=notes)
+
+
+def _layers(network: Model, data: Data, correct: NDArray[np.intp]) -> Layers:
+    """Some of the correctly classified images, evenly spread."""
+    some = correct[np.linspace(0, len(correct) - 1, min(ROWS, len(correct))).astype(int)]
+    x, labels = data.fetch(np.unique(some).tolist())
+    with prepare_model(network) as prepared, preserved_rng(prepared.device):
+        queries = Queries(prepared.model, prepared.dtype)
+        return look_at_layers(queries, x.to(prepared.device, prepared.image_dtype), labels.to(prepared.device))
 
 
 @dataclass(frozen=True)

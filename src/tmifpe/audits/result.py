@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tmifpe.audits.advice import advice
+from tmifpe.attacks.hooks.layer_gradient import LayerGradient
+from tmifpe.audits.advice import advice, layer_advice
 from tmifpe.audits.gradient_errors import Finding, Flags, GradientErrors, Reals, summarise
 from tmifpe.core.errors import InputError, shorten
 from tmifpe.theory.formats import format_of
@@ -60,6 +61,8 @@ class Audit:
     """For the float64 reference and each precision, what ran in it or was emulated; whether the model is random."""
     randomised: bool = False
     """Whether the model gave other logits on a second reading."""
+    layers: tuple[LayerGradient, ...] = ()
+    """What becomes of the gradient at every module, on a few images, in the model's own precision."""
 
     @property
     def n(self) -> int:
@@ -80,7 +83,7 @@ class Audit:
     @property
     def advice(self) -> tuple[str, ...]:
         """What the findings mean, in sentences."""
-        return advice(self.findings, self.randomised)
+        return (*advice(self.findings, self.randomised), *layer_advice(self.layers))
 
     @property
     def thresholds(self) -> dict[str, float]:
@@ -112,6 +115,7 @@ class Audit:
             "findings": [dataclasses.asdict(finding) for finding in self.findings],
             "randomised": self.randomised,
             "verdicts": list(self.advice),
+            "layers": [dataclasses.asdict(layer) for layer in self.layers],
             "notes": list(self.notes),
             "version": __version__,
         }

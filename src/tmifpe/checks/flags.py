@@ -126,6 +126,12 @@ _add(
     "part, or add a gradient-free attack.",
 )
 _add(
+    "gradient-dies",
+    "the gradient dies in a module that can be named",
+    'Attack through the named module with `straight_through="NAME"`, an identity on the way back (its input and output '
+    "need one shape); calls in a forward pass first have to become a module of their own.",
+)
+_add(
     "chance-accuracy",
     "the clean accuracy is no better than guessing",
     "Check weights, normalisation, labels and the order of the classes before reading anything into robustness.",
@@ -163,6 +169,11 @@ _add(
     "transfer-failure",
     "adversarial examples of another model break what the attack did not",
     "This attack failed, but the model is not robust: look for masked gradients, and report the accuracy with both.",
+)
+_add(
+    "spot-check",
+    "a stronger attack broke some of the survivors that it was tried on",
+    "The number is too high: evaluate with that attack, or give this one more `steps` and `restarts`, and check again.",
 )
 _add(
     "unconstrained-failure",

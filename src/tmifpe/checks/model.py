@@ -14,10 +14,12 @@ from torch import Tensor
 
 from tmifpe.attacks import Stepwise
 from tmifpe.attacks.frozen import preserved_state
-from tmifpe.attacks.queries import Objective
+from tmifpe.attacks.hooks.layers import ROWS, Layers, look_at_layers
+from tmifpe.attacks.queries import Objective, Queries
 from tmifpe.attacks.rows import Problem
 from tmifpe.checks.allowance import Allowance, spread
 from tmifpe.checks.flags import flag
+from tmifpe.checks.layers import check_layers
 from tmifpe.checks.normalisation import check_normalisation, check_part_of_box, other_readings
 from tmifpe.checks.sample import LARGEST, Sample, change_of, draw_sample, gradient_attacks, share
 from tmifpe.checks.watcher import ForwardWatcher
@@ -48,6 +50,8 @@ class _Looked:
     without: Tensor
     """Which of them have no gradient of the margin itself."""
     flags: tuple[Flag, ...]
+    layers: Layers
+    """What becomes of the gradient on its way back."""
 
 
 @dataclass
@@ -56,15 +60,20 @@ class ModelChecks:
 
     _looked: dict[tuple[int, bool, bool], _Looked | None] = field(default_factory=dict)
 
-    def flags(self, job: Job, outcomes: Outcomes, allowance: Allowance, treated: bool = False) -> list[Flag]:
-        """What is to be said of the model. `treated`: the run allows for a randomised model."""
+    def flags(
+        self, job: Job, outcomes: Outcomes, allowance: Allowance, treated: bool = False
+    ) -> tuple[list[Flag], Layers]:
+        """What is to be said of the model, and where its gradient dies. `treated`: the run allows for a randomised
+        model."""
         with preserved_state(job.prepared.model, job.prepared.device):
             # Random targets are drawn from the seed; nothing else that is looked at here depends on it.
             key = (job.seed if job.targets == "random" else -1, treated, job.attack.needs_gradient)
             if key not in self._looked:
                 self._looked[key] = _look(job, outcomes, allowance, treated)
             looked = self._looked[key]
-            return [] if looked is None else [*looked.flags, *_lost(job, looked, allowance)]
+            if looked is None:
+                return [], Layers()
+            return [*looked.flags, *_lost(job, looked, allowance)], looked.layers
 
 
 def _positions(job: Job, outcomes: Outcomes, allowance: Allowance) -> tuple[np.ndarray, int, int]:
@@ -79,7 +88,9 @@ def _positions(job: Job, outcomes: Outcomes, allowance: Allowance) -> tuple[np.n
     for count in range(min(n, LARGEST), 0, -1):
         chosen = spread(n, count)
         right = int(outcomes.correct[chosen].sum())
-        if count * readings + right * slopes + 2 * min(count, twice) + (count == 1) <= most:  # one is read in company
+        layers = 2 * min(right, ROWS) if slopes else 0  # once as it is, once module by module
+        alone = count == 1  # is read in company
+        if count * readings + right * slopes + layers + 2 * min(count, twice) + alone <= most:
             if count < min(n, LARGEST):
                 allowance.cut.append(f"the model on {count} examples instead of {min(n, LARGEST)}")
             return chosen, twice, right
@@ -105,7 +116,17 @@ def _look(job: Job, outcomes: Outcomes, allowance: Allowance, treated: bool) -> 
             f"{share(without):.0%} of {len(correct)} correct images have a zero or NaN gradient, of the margin itself."
         )
         flags.append(flag("unavailable-gradients", said))
-    return _Looked(correct, without, tuple(flags))
+    layers = _layers(job, correct)
+    flags += check_layers(layers, job.prepared.straight_through)
+    return _Looked(correct, without, tuple(flags), layers)
+
+
+def _layers(job: Job, correct: Sample) -> Layers:
+    if not len(correct) or not job.attack.needs_gradient:
+        return Layers()
+    p = correct.first(min(ROWS, len(correct), job.batch_size)).problem
+    plain = Queries(job.prepared.model, job.prepared.dtype, tally=correct.queries.tally)
+    return look_at_layers(plain, p.x, p.labels, p.targets)
 
 
 def _behaviour(job: Job, sample: Sample, treated: bool) -> Iterator[Flag]:

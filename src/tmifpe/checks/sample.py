@@ -84,7 +84,8 @@ def draw_sample(job: Job, positions: np.ndarray, tally: Tally, eot: int = 1) -> 
     if not len(positions):
         return None
     x, labels, indices = fetch_rows(job, positions.tolist())
-    queries = Queries(job.prepared.model, job.prepared.dtype, eot, tally)
+    prepared = job.prepared
+    queries = Queries(prepared.model, prepared.dtype, eot, tally, straight_through=prepared.straight_through)
     logits = read(queries, x, job.batch_size)
     if int(labels.max()) >= logits.shape[1] or logits.shape[1] < 2:
         return None

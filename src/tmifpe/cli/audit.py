@@ -33,6 +33,7 @@ def audit(
 
     import tmifpe
     from tmifpe.cli import console, parse
+    from tmifpe.core.errors import as_options
     from tmifpe.core.options import split_list
     from tmifpe.report.audit_files import prepare_folder, write_audit
 
@@ -58,7 +59,9 @@ def audit(
         return
     screen = Console()
     screen.print(audit_table(result))
-    for line in (*_gap_lines(result), "", *result.advice, "", *_ran(result)):
+    if result.layers:
+        screen.print(console.layers_table(result.layers))
+    for line in (*_gap_lines(result), "", *map(as_options, result.advice), "", *_ran(result)):
         screen.print(line, highlight=False, markup=False)
 
 

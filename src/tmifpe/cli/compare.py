@@ -49,7 +49,7 @@ def compare(
     classifier, data, device = parse.load_sources(source)
     options: dict[str, Any] = parse.request_from(attack, data) | {"device": device}
     options |= {"store": keep.folder, "fresh": keep.fresh, "seeds": chosen}
-    options |= parse.checks_from(trust, data)
+    options |= parse.checks_from(trust, data, device)
     del options["seed"]
     with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
         options["progress"] = lambda _, step: (check(), progress(step))

@@ -8,6 +8,7 @@ __all__ = [
     "exit_if_flagged",
     "harmless",
     "in_cli_words",
+    "layers_table",
     "notice",
     "percent",
     "plain",
@@ -20,12 +21,13 @@ __all__ = [
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -33,6 +35,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
+    from tmifpe.attacks.hooks.layer_gradient import LayerGradient
     from tmifpe.run.result import Flag, Progress, Result
 
 
@@ -90,7 +93,6 @@ def percent(value: float) -> str:
 
 def result_table(result: Result) -> Table:
     from tmifpe.attacks.catalogue import attack_title, stage_title
-    from tmifpe.core.stats import student
 
     spec = result.spec
     table = Table(title=plain(f"{spec.model} on {spec.data}"), show_header=False, title_justify="left")
@@ -114,22 +116,7 @@ def result_table(result: Result) -> Table:
         rows.insert(3, ("broken by", plain(told)))
     if spec.targets != "none":
         rows.insert(2, ("success rate", f"{percent(result.success_rate)} % towards {plain(spec.targets)}"))
-    if spec.verify != "none":
-        second = f"{percent(result.second_robust_accuracy)} % robust, {len(result.fragile)} examples differ (fragile)"
-        rows.insert(1, (f"in {plain(spec.verify)}", second))
-    if result.repeated:
-        mean = sum(result.repeated) / len(result.repeated)
-        bounds = " to ".join(percent(bound) for bound in student(result.repeated))
-        rows.insert(1, (f"over {len(result.repeated)} draws", f"{percent(mean)} %  (95 %: {bounds})"))
-    if result.check_forwards:
-        cut = f"; held to 5 %: {'; '.join(result.checks_cut)}" if result.checks_cut else ""
-        rows.append(("checks", plain(f"{result.check_forwards} forwards{cut}")))
-    if (given := result.transferred) is not None:
-        both, alone = percent(given.united_robust_accuracy), percent(given.robust_accuracy)
-        rows.insert(1, ("with --transfer-adv", f"{both} % robust ({alone} % after those examples alone)"))
-    if result.resumed:
-        rows.append(("from the store", f"{result.resumed} examples"))
-    for name, text in rows:
+    for name, text in (rows[0], *_beside(result), *rows[1:], *_added(result)):
         table.add_row(name, text)
     for number, stage in enumerate(result.stages if len(spec.attacks) > 1 else (), 1):
         name = stage_title(spec.attacks[number - 1])
@@ -139,6 +126,55 @@ def result_table(result: Result) -> Table:
         table.add_row("note", plain(note))
     for flag in result.flags:
         table.add_row(f"[yellow]flag: {plain(flag.name)}[/yellow]", plain(f"{flag.seen} {flag.advice}"))
+    return table
+
+
+def _beside(result: Result) -> Iterator[tuple[str, str]]:
+    """Other readings of the robust accuracy."""
+    from tmifpe.core.stats import student
+
+    if (given := result.transferred) is not None:
+        both, alone = percent(given.united_robust_accuracy), percent(given.robust_accuracy)
+        yield "with --transfer-adv", f"{both} % robust ({alone} % after those examples alone)"
+    if result.repeated:
+        mean = sum(result.repeated) / len(result.repeated)
+        bounds = " to ".join(percent(bound) for bound in student(result.repeated))
+        yield f"over {len(result.repeated)} draws", f"{percent(mean)} %  (95 %: {bounds})"
+    if result.spec.verify != "none":
+        second = f"{percent(result.second_robust_accuracy)} % robust, {len(result.fragile)} examples differ (fragile)"
+        yield f"in {plain(result.spec.verify)}", second
+
+
+def _added(result: Result) -> Iterator[tuple[str, str]]:
+    """What was done besides the attack."""
+    if result.check_forwards:
+        cut = f"; held to 5 %: {'; '.join(result.checks_cut)}" if result.checks_cut else ""
+        yield "checks", plain(f"{result.check_forwards} forwards{cut}")
+    if (spot := result.spot_check) is not None:
+        low, high = map(percent, spot.robust_accuracy)
+        yield "spot check", plain(f"{spot.attack.partition('(')[0]}: {spot}; robust accuracy {low} to {high} %")
+    if (led := result.from_model) is not None:
+        yield "from another model", plain(f"{led.model}: {led}")
+    if result.spec.straight_through:
+        yield "straight through", plain(", ".join(result.spec.straight_through))
+    if result.resumed:
+        yield "from the store", f"{result.resumed} examples"
+
+
+def layers_table(layers: Sequence[LayerGradient], most: int = 40) -> Table:
+    """What becomes of the gradient, module by module, in percent of the images (of the units: off)."""
+    table = Table(title="Gradient on its way back, % of images", title_justify="left", box=box.SIMPLE)
+    table.add_column("module", overflow="fold")
+    table.add_column("kind", overflow="fold")
+    for heading in ("none", "nearly\nnone", "shat-\ntered", "units\noff %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for layer in layers[:most]:
+        shares = [f"{100 * share:.0f}" if share else "0" for share in (layer.none, layer.faint, layer.shattered)]
+        name = (layer.name or "the model itself") + (f", call {layer.call}" if layer.call > 1 else "")
+        off = "" if layer.off is None else f"{100 * layer.off:.0f}"
+        table.add_row(plain(name), plain(layer.kind), *shares, off, style="yellow" if layer.dies else "")
+    if len(layers) > most:
+        table.add_row(f"and {len(layers) - most} more (--json)")
     return table
 
 

@@ -59,6 +59,8 @@ def evaluate(
         console.print_json(provenance(device) | result.to_json())
     else:
         Console().print(console.result_table(result))
+        if any(layer.dies for layer in result.layers):
+            Console().print(console.layers_table(result.layers))
     if missed := [case for case in gates.missed(result) if case.name != "no flags"]:
         for case in missed:
             Console(stderr=True).print(console.harmless(case.said), style="red", markup=False, highlight=False)
@@ -86,7 +88,7 @@ def _measured(
     classifier, data, device = parse.load_sources(source)
     options: dict[str, Any] = parse.request_from(how, data)
     options |= {"device": device, "keep_adv": keep_adv, "store": keep.folder, "fresh": keep.fresh}
-    options |= parse.checks_from(trust, data)
+    options |= parse.checks_from(trust, data, device)
     with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
         options["progress"] = lambda step: (check(), progress(step))
         result = tmifpe.evaluate(classifier, data, threat, chosen, **options)

@@ -128,6 +128,13 @@ class AttackOptions(ThreatOptions):
         int | None,
         typer.Option(min=1, help="Examples per stored shard; by default chosen from the image size and the attack."),
     ] = None
+    straight_through: Annotated[
+        list[str],
+        typer.Option(
+            metavar="PATTERN",
+            help="Modules, by name or pattern, that gradients pass as the identity (BPDA). May be repeated.",
+        ),
+    ] = dataclasses.field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -148,6 +155,18 @@ class TrustOptions:
     ] = 1
     transfer_adv: Annotated[
         str | None, typer.Option(help="Adversarial examples of another model (a --save-adv file) to try as well.")
+    ] = None
+
+    spot_check: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N[:ATTACK]",
+            help="Try a stronger attack (autoattack) on N random survivors, and say how many it would break.",
+        ),
+    ] = None
+    from_model: Annotated[
+        str | None,
+        typer.Option(metavar="SOURCE", help="Another model, whose gradients to follow as well; named like MODEL."),
     ] = None
 
     def __post_init__(self) -> None:
@@ -209,6 +228,7 @@ def with_options(verb: Callable[..., Any]) -> Callable[..., Any]:
         groups[name] = (kind, [field.name for field in dataclasses.fields(kind)])  # pyright: ignore[reportArgumentType]
         for field in dataclasses.fields(kind):
             default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+            default = field.default_factory() if field.default_factory is not dataclasses.MISSING else default
             plain.append(
                 inspect.Parameter(
                     field.name,

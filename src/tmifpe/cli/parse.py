@@ -92,17 +92,27 @@ def request_from(options: AttackOptions, data: Data) -> dict[str, Any]:
         "eot": options.eot,
         "batch_size": batch_size_from(options.batch_size),
         "shard_size": options.shard_size,
+        "straight_through": options.straight_through,
     }
 
 
-def checks_from(options: TrustOptions, data: Data) -> dict[str, Any]:
+def checks_from(options: TrustOptions, data: Data, device: str) -> dict[str, Any]:
     """The keyword options of `tmifpe.evaluate` that check whether its number can be trusted."""
     return {
         "checks": options.checks,
         "verify": options.verify,
         "repeats": options.repeats,
         "transfer_adv": _transferred(options.transfer_adv, data),
+        "spot_check": options.spot_check,
+        "from_model": None if options.from_model is None else _source(options.from_model, device),
     }
+
+
+@prints_on_stderr()
+def _source(name: str, device: str) -> Classifier:
+    from tmifpe.models import load_model
+
+    return load_model(name, device=device)
 
 
 def _transferred(path: str | None, data: Data) -> Any:

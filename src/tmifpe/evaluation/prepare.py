@@ -21,21 +21,26 @@ from tmifpe.attacks.sequence import fitting
 from tmifpe.checks.checks import Checks
 from tmifpe.checks.model import ModelChecks
 from tmifpe.checks.sample import is_randomised
+from tmifpe.checks.survivors import SecondAttacks, Source, led_stages
 from tmifpe.core.errors import InputError
 from tmifpe.core.extensions import require_identified
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model, Threat
 from tmifpe.data import as_data, coverage, in_box, stratified, subset
 from tmifpe.engines import Engine, Local
+from tmifpe.evaluation.passed_modules import passed_modules
+from tmifpe.evaluation.source_model import source_model
 from tmifpe.evaluation.total import Total
 from tmifpe.models import check_compatible, model_identity, whole_steps
 from tmifpe.norms import NORMS
 from tmifpe.run.bar import AnyProgress, reported
 from tmifpe.run.clean import CleanLogits
+from tmifpe.run.evidence.spot_check import as_spot_check
 from tmifpe.run.plan import make_plan
 from tmifpe.run.prepared_model import PreparedModel, prepare_model
 from tmifpe.run.recorder import NoRecorder, Recorder
 from tmifpe.run.request import Request, require_model, require_threat
+from tmifpe.run.resolve import resolve_attack
 from tmifpe.run.result import Progress, Result
 from tmifpe.run.second_opinion import second_opinion
 from tmifpe.run.shard import Job
@@ -60,8 +65,10 @@ def prepare(model: Model | Classifier, data: Any, threat: Threat, request: Reque
     with ExitStack() as stack:
         prepared = stack.enter_context(prepare_model(network, request.precision, request.device))
         stack.enter_context(preserved_rng(prepared.device))
+        prepared = replace(prepared, straight_through=passed_modules(prepared, request.straight_through, source))
         second = stack.enter_context(second_opinion(network, prepared, request.verify, source))
-        yield Prepared(network, classifier, source, threat, request, prepared, second, notes)
+        led = stack.enter_context(source_model(request.from_model, prepared, source))
+        yield Prepared(network, classifier, source, threat, request, prepared, second, notes, led)
 
 
 @dataclass
@@ -77,6 +84,7 @@ class Prepared:
     second: PreparedModel | None
     notes: tuple[str, ...] = ()
     """Remarks on what was asked for."""
+    source: Source | None = None
     engine: Engine = field(default_factory=Local)
     clean: CleanLogits = field(default_factory=CleanLogits)
     model_checks: ModelChecks = field(default_factory=ModelChecks)
@@ -98,6 +106,7 @@ class Prepared:
         request = self.request
         seed = request.seed if seed is None else seed
         attack, skipped = fitting(attack, self.threat, targeted=request.targets is not None, eot=request.eot)
+        after = self._second_attacks(attack)
         plan = make_plan(len(self.data), self.data.shape, attack, request.batch_size, request.shard_size)
         if recorder is None and request.store is not None:
             keeper = Store(request.store) if isinstance(request.store, str | Path) else request.store
@@ -118,7 +127,7 @@ class Prepared:
             clean=self.clean,
         )
         with reported(progress or request.progress, title or spec.model) as told:
-            found = self._run(spec, job, plan, recorder or NoRecorder(), told)
+            found = self._run(spec, job, plan, recorder or NoRecorder(), told, after)
         return replace(found, notes=(*skipped, *found.notes))
 
     @cached_property
@@ -126,15 +135,37 @@ class Prepared:
         """Whether the same images give different logits the second time."""
         return is_randomised(self.model, self.data)
 
+    def _second_attacks(self, attack: Attack) -> SecondAttacks:
+        """What is asked of the survivors; what cannot work fails before any compute."""
+        request = self.request
+        if self.source is not None and not led_stages(attack):
+            raise InputError("from_model leads attacks that follow a gradient step by step, and this one does not")
+        asked = as_spot_check(request.spot_check)
+        if asked is None:
+            return SecondAttacks(source=self.source)
+        count, text = asked
+        try:
+            targeted = request.targets is not None
+            stronger, _ = fitting(resolve_attack(text), self.threat, targeted=targeted, eot=request.eot)
+        except InputError as error:
+            raise InputError(f"the spot check cannot be done by {text}: {error}") from error
+        return SecondAttacks(count, stronger, self.source)
+
     def _run(
-        self, spec: RunSpec, job: Job, cut: Plan, recorder: Recorder, progress: Callable[[Progress], None]
+        self,
+        spec: RunSpec,
+        job: Job,
+        cut: Plan,
+        recorder: Recorder,
+        progress: Callable[[Progress], None],
+        after: SecondAttacks,
     ) -> Result:
         request, began = self.request, time.perf_counter()
         try:
             plan = recorder.begin(spec, cut, str(job.prepared.device))
             job = replace(job, batch_size=plan.batch_size)
             total = Total(plan, request.keep_adv, progress)
-            checks = Checks(request.checks, request.repeats, request.transfer_adv, self.model_checks)
+            checks = Checks(request.checks, request.repeats, request.transfer_adv, self.model_checks, after)
             checks.recall(recorder.finished())
             for recalled in recorder.recall(request.keep_adv or request.repeats > 1):
                 total.add(recalled)
@@ -162,7 +193,7 @@ class Prepared:
                 stages=tuple(total.stages or ()),
                 notes=notes,
             )
-            checks.after(job, found)
+            checks.after(job, found, total.show)
             given = checks.transferred
             files, class_names = self._names()
             found = replace(
@@ -171,10 +202,11 @@ class Prepared:
                 check_forwards=checks.forwards,
                 checks_cut=checks.cut,
                 transferred=given,
-                notes=(*notes, *(given.remarks(self.threat) if given is not None else ())),
+                notes=tuple(dict.fromkeys((*notes, *checks.notes, *(given.remarks(self.threat) if given else ())))),
                 repeated=checks.repeated(found.n),
                 files=files,
                 class_names=class_names,
+                **checks.evidence._asdict(),
             )
             found = replace(found, key=recorder.key())
             recorder.end(found)
@@ -214,6 +246,7 @@ class Prepared:
             subset=self._subset,
             n=len(data),
             total=getattr(data, "total", len(data)),
+            straight_through=self.model.straight_through,
         )
 
     def _identified(self, spec: RunSpec, plan: Plan, recorder: Recorder) -> RunSpec:

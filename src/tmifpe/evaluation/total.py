@@ -44,6 +44,10 @@ class Total:
         self.robust += int(shard.outcomes.robust.sum())
         if self.keep_adv and shard.adv is not None:
             self.adv[shard.shard] = shard.adv.cpu()
+        self.show()
+
+    def show(self) -> None:
+        """Tell how far the run has come."""
         self.progress(Progress(self.n, self.done, self.robust, self.done - self.robust))
 
     def tick(self, done: int, wrong: int) -> None:

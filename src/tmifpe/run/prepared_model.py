@@ -26,6 +26,8 @@ class PreparedModel:
     model: Model
     dtype: torch.dtype
     device: torch.device
+    straight_through: tuple[str, ...] = ()
+    """Modules that gradients pass as if they were the identity."""
 
     @property
     def image_dtype(self) -> torch.dtype:

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from tmifpe.core.errors import InputError, did_you_mean, shown
 from tmifpe.core.numbers import MOST_SEED, whole_number
-from tmifpe.core.types import Threat
+from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.run.bar import AnyProgress
+from tmifpe.run.evidence.spot_check import as_spot_check
 from tmifpe.run.recorder import Keeper
 from tmifpe.run.result import Progress
 from tmifpe.run.second_opinion import as_precision
@@ -66,6 +67,12 @@ class SharedOptions(TypedDict, total=False):
     """A folder from which the same request is resumed or returned."""
     fresh: bool
     """Repeat the run even if the store has it."""
+    straight_through: str | Sequence[str]
+    """Modules, by name or pattern (`fnmatch`), that gradients pass as if they were the identity (BPDA)."""
+    spot_check: int | str | None
+    """A stronger attack on so many survivors, drawn at random: a number, or `number:attack` (default `autoattack`)."""
+    from_model: Model | Classifier | None
+    """Another model, whose gradients the attack follows as well, on the survivors: stated beside the number."""
 
 
 class EvaluateOptions(SharedOptions, total=False):
@@ -101,6 +108,9 @@ class Request:
     transfer_adv: Tensor | None = None
     store: str | Path | Keeper | None = None
     fresh: bool = False
+    straight_through: str | Sequence[str] = ()
+    spot_check: int | str | None = None
+    from_model: Model | Classifier | None = None
     progress: AnyProgress = None
 
     def __post_init__(self) -> None:
@@ -118,6 +128,8 @@ class Request:
             if getattr(self, option) is not None:
                 object.__setattr__(self, option, as_precision(getattr(self, option)))
         object.__setattr__(self, "targets", as_targets(self.targets))
+        object.__setattr__(self, "straight_through", _as_patterns(self.straight_through))
+        as_spot_check(self.spot_check)
 
     @classmethod
     def of(cls, options: dict[str, Any], verb: str = "evaluate") -> Request:
@@ -127,6 +139,14 @@ class Request:
             if name not in known:
                 raise did_you_mean(f"option of {verb}", name, known)
         return cls(**options)
+
+
+def _as_patterns(given: object) -> tuple[str, ...]:
+    """Patterns of module names: one text or several."""
+    patterns = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else None
+    if patterns is None or not all(isinstance(pattern, str) and pattern for pattern in patterns):
+        raise InputError(f"straight_through must be names or patterns of modules, got {shown(given)}")
+    return patterns
 
 
 def require_model(model: object) -> None:

@@ -14,11 +14,14 @@ from torch import Tensor
 
 from tmifpe.attacks import part_names
 from tmifpe.attacks.catalogue import attack_title
+from tmifpe.attacks.hooks.layer_gradient import LayerGradient
 from tmifpe.attacks.queries import StageCost, Tally
 from tmifpe.core.errors import as_options, shorten
 from tmifpe.core.extras import import_extra
 from tmifpe.core.options import parse
 from tmifpe.core.stats import student, wilson
+from tmifpe.run.evidence.spot_check import SpotCheck
+from tmifpe.run.evidence.transfer import Transfer
 from tmifpe.run.outcomes import Mark, Outcomes
 from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.run.verify import Transferred
@@ -92,6 +95,12 @@ class Result:
     """What the checks left out, or looked at less of, to stay within 5 % of the run's own forward passes."""
     transferred: Transferred | None = field(default=None, compare=False)
     """What the examples in `transfer_adv` do."""
+    layers: tuple[LayerGradient, ...] = ()
+    """What becomes of the gradient at every module, on a few images, if the model was checked."""
+    spot_check: SpotCheck | None = None
+    """What a stronger attack found among some survivors, if that was asked for."""
+    from_model: Transfer | None = None
+    """What the gradients of another model found among the survivors, if that was asked for."""
 
     @property
     def n(self) -> int:
@@ -187,6 +196,14 @@ class Result:
             "key": self.key,
             "version": __version__,
         }
+        if self.spec.straight_through:
+            plain["straight_through"] = list(self.spec.straight_through)
+        if self.layers:
+            plain["layers"] = [dataclasses.asdict(layer) for layer in self.layers]
+        if self.spot_check is not None:
+            plain["spot_check"] = self.spot_check.to_json()
+        if self.from_model is not None:
+            plain["from_model"] = self.from_model.to_json()
         if self.spec.verify != "none":
             plain |= {
                 "verify": self.spec.verify,

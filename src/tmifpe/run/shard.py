@@ -76,7 +76,8 @@ def run_shard(
 
 
 def _run_shard(job: Job, shard: int, positions: range, tick: Callable[[int, int], None]) -> ShardResult:
-    queries = Queries(job.prepared.model, job.prepared.dtype, job.eot)
+    prepared = job.prepared
+    queries = Queries(prepared.model, prepared.dtype, job.eot, straight_through=prepared.straight_through)
     x, labels, indices = fetch_rows(job, positions)
     logits = job.clean.at(positions, lambda: read_clean(job, queries, x, labels)).to(x.device)
     targets = targets_of(job, positions, logits, labels, indices)

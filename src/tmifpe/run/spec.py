@@ -60,6 +60,8 @@ class RunSpec:
     """The precision of the second opinion on every adversarial example, which marks the fragile ones."""
     cut: str = ""
     """`Plan.cut` for a randomised model, whose draws depend on it; otherwise empty, since the cut changes nothing."""
+    straight_through: tuple[str, ...] = ()
+    """Modules that the attack passed as if they were the identity."""
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, least=0, most=MOST_SEED)
@@ -75,7 +77,7 @@ class RunSpec:
         told = {**frozen_defaults.SPEC_FIELDS, **plain}
         values = {field.name: told[field.name] for field in dataclasses.fields(cls)}
         values["threat"] = Threat(**{field.name: told["threat"][field.name] for field in dataclasses.fields(Threat)})
-        values["attacks"] = tuple(told["attacks"])
+        values["attacks"], values["straight_through"] = tuple(told["attacks"]), tuple(told["straight_through"])
         for name, words in frozen_defaults.OLD_WORDS.items():
             today = {old: new for new, old in words.items()}
             values[name] = today.get(values[name], values[name])

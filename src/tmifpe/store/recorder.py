@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tmifpe.run.environment import machine, versions
+from tmifpe.run.evidence.evidence import STATED
 from tmifpe.run.result import Result
 from tmifpe.run.shard import ShardResult
 from tmifpe.run.spec import Plan, RunSpec
@@ -92,13 +93,18 @@ class StoreRecorder:
 
     def end(self, result: Result) -> None:
         connection, run = self._open
-        # A finished run that is asked again keeps its result, unless more was checked this time.
-        checked = (run.result or {}).get("check_forwards", 0)
-        if run.finished is None or result.check_forwards > checked:
+        # A finished run that is asked again keeps its result, unless more was checked or stated this time.
+        before, now = run.result or {}, result.to_json()
+        stated = {name: now[name] for name in STATED if name in now}
+        if run.finished is None or result.check_forwards > before.get("check_forwards", 0):
+            told = {name: before[name] for name in STATED if name in before} | now
+        else:
+            told = before | stated
+        if told != before:
             with explained(self._folder), transaction(connection):
                 connection.execute(
                     "UPDATE runs SET finished = ?, result = ? WHERE id = ?",
-                    (run.finished or _now(), json.dumps(result.to_json()), run.id),
+                    (run.finished or _now(), json.dumps(told), run.id),
                 )
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tmifpe.attacks.queries import Tally
+from tmifpe.run.evidence.evidence import evidence_of
 from tmifpe.run.outcomes import Outcomes, as_columns
 from tmifpe.run.shard import ShardResult
 from tmifpe.run.spec import Plan, RunSpec
@@ -165,6 +166,7 @@ def _summary(plain: Any) -> dict[str, Any]:
     _check_text(*plain.get("files", ()), *plain.get("class_names", ()))
     if not all(0 <= float(value) <= 1 for value in plain.get("repeated", ())):
         raise ValueError("no accuracy")
+    evidence_of(plain)
     return dict(plain)
 
 

@@ -9,12 +9,14 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
 
 from tmifpe.attacks.queries import Tally
 from tmifpe.core.errors import InputError, shown
+from tmifpe.run.evidence.evidence import evidence_of
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Flag, Result
 from tmifpe.store.errors import StoreError, explained
@@ -86,7 +88,7 @@ class Store:
         checks = int(plain.get("check_forwards", 0))
         repeated = tuple(plain.get("repeated", ()))
         files, names = tuple(plain.get("files", ())), tuple(plain.get("class_names", ()))
-        return Result(
+        found = Result(
             run.spec,
             run.plan,
             outcomes,
@@ -101,6 +103,7 @@ class Store:
             stages=read_stages(plain.get("stages")),
             key=run.key,
         )
+        return replace(found, **evidence_of(plain)._asdict())
 
     def adv(self, run: StoredRun) -> Iterator[Tensor]:
         """The adversarial examples of the finished shards in order, one shard at a time."""

@@ -1,0 +1,1 @@
+"""What is done at single modules of a model while it is asked, by hooks that are gone afterwards."""
