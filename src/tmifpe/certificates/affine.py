@@ -6,6 +6,7 @@ __all__ = ["Affine", "average", "combination", "convolution", "matmul", "moved",
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,11 +78,12 @@ def _pulled_back(linear: Callable[..., Tensor], shapes: Sequence[tuple[int, ...]
 
 def matmul(index: int, shape: tuple[int, ...], weight: Tensor, bias: Tensor | None) -> Affine:
     """x @ weight + bias, for weight (in, out)."""
+    positive = weight.abs()
     return Affine(
         (index,),
         shape,
         lambda x: x @ weight,
-        lambda x, w=weight.abs(): x @ w,
+        lambda x: x @ positive,
         lambda a: [a @ weight.t()],
         weight.shape[0] + 2,
         bias,
@@ -100,13 +102,13 @@ def convolution(
     groups: int,
 ) -> Affine:
     """A convolution from images of the first shape to images of the second."""
-    options = {"stride": tuple(stride), "padding": tuple(padding), "dilation": tuple(dilation), "groups": groups}
-    offset = None if bias is None else bias.view(-1, 1, 1)
+    options: Any = {"stride": tuple(stride), "padding": tuple(padding), "dilation": tuple(dilation), "groups": groups}
+    positive, offset = weight.abs(), None if bias is None else bias.view(-1, 1, 1)
     return Affine(
         (index,),
         shapes[1],
         lambda x: F.conv2d(x, weight, **options),
-        lambda x, w=weight.abs(): F.conv2d(x, w, **options),
+        lambda x: F.conv2d(x, positive, **options),
         lambda a: [conv2d_input((len(a), *shapes[0]), weight, a, **options)],
         weight[0].numel() + 2,
         offset,
@@ -119,11 +121,12 @@ def scaled(
 ) -> Affine:
     """gain * x + offset, value by value; both broadcast to the shape of an image."""
     size = offset_size if offset_size is not None or offset is None else offset.abs()
+    positive = gain.abs()
     return Affine(
         (index,),
         shape,
         lambda x: x * gain,
-        lambda x, w=gain.abs(): x * w,
+        lambda x: x * positive,
         lambda a: [a * gain],
         terms,
         offset,

@@ -1,14 +1,15 @@
 """Bounds of the logits over a region of images: intervals forwards, linear functions backwards (CROWN).
 
 Intervals go from layer to layer and forget how values depend on each other. CROWN (Zhang et al. 2018) goes back from a
-linear function of a node to one of the image, replacing each nonlinearity by one of two lines that hold in its range, and
-so keeps linear dependences. The ranges come from intervals (as in CROWN-IBP, Zhang et al. 2020), or from CROWN
-itself, which is tighter and costs one linear function per undecided value.
+linear function of a node to one of the image and keeps linear dependences: it replaces each nonlinearity by a line
+above or below it that holds in its range. The ranges come from intervals (as in CROWN-IBP, Zhang et al. 2020), or from
+CROWN itself, which is tighter and costs one linear function per undecided value; there the lines above and below are
+parallel (as in Fast-Lin, Weng et al. 2018), so that one linear function bounds the value from both sides.
 """
 
 from __future__ import annotations
 
-__all__ = ["Region", "ranges_by_crown", "ranges_by_intervals", "margins_by_crown", "margins_by_intervals"]
+__all__ = ["Region", "margins_by_crown", "margins_by_intervals", "ranges_by_crown", "ranges_by_intervals"]
 
 from dataclasses import dataclass
 
@@ -122,8 +123,8 @@ def _bound(
                 waiting[i] = part
     image, last = ranges[0], waiting[0]
     centre, radius = dot(last, (image.high + image.low) / 2), dot(last.abs(), (image.high - image.low) / 2)
-    # Every coefficient that rounds is off by at most gamma times the sum that made it, and meets values within its range:
-    # all of that together is gamma times what was added up in absolute values.
+    # A coefficient that rounds is off by at most gamma times the sum that made it, and meets values within its range.
+    # All of that together is gamma times what was added up in absolute values.
     lost = 4 * _OWN.of(size + total(last, image.largest), network.longest)
     return centre - radius + below - lost, centre + radius + above + lost
 

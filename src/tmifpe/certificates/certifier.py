@@ -83,7 +83,7 @@ class Certifier:
         off = (self.network(x.double()) - computed).abs()
         if not bool((off <= logits.error).all()):
             raise InputError(
-                f"the model cannot be certified: its logits differ by {float((off - logits.error).max()):.2g} from those "
-                "of the traced network, beyond the rounding of its dtype; it may be random, remember earlier images, or "
-                "compute in a lower precision such as TF32"
+                "the model cannot be certified: its logits differ from those of the traced network by "
+                f"{float((off - logits.error).max()):.2g} more than its dtype rounds; it may be random, remember "
+                "earlier images, or compute in a lower precision such as TF32"
             )

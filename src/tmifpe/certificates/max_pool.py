@@ -22,8 +22,8 @@ class MaxPool:
     """The largest value of each window of an image (C, H, W); what the padding adds is -inf.
 
     Below: the member with the largest lower end. Above: with k the member of the largest upper end and M the next
-    largest upper end, max_i x_i <= max(x_k, M), which lies under its chord over [l_k, u_k]. Parallel lines: the member k
-    of the largest lower end below, and x_k + max(0, M - l_k) above.
+    largest upper end, max_i x_i <= max(x_k, M), which lies under its chord over [l_k, u_k]. Parallel lines: with k the
+    member of the largest lower end, x_k below and x_k + max(0, M - l_k) above.
     """
 
     inputs: tuple[int, ...]

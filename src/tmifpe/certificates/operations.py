@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["OPERATIONS", "Call", "Refused", "Variable"]
+__all__ = ["OPERATIONS"]
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,68 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tmifpe.certificates import affine
+from tmifpe.certificates.call import Call, Refused, Variable, variable
 from tmifpe.certificates.max_pool import MaxPool
-from tmifpe.certificates.node import Node
+from tmifpe.certificates.moves import MOVES
 from tmifpe.certificates.piecewise import Piecewise
-
-
-class Refused(Exception):
-    """No bounds are known for an operation; says why, in words that follow "which"."""
-
-
-@dataclass(frozen=True)
-class Variable:
-    """A node of the network, by number; `shape` leaves out the batch."""
-
-    number: int
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Call:
-    """An operation in a traced pass: its arguments, the shape of its result with the batch, and where nodes go."""
-
-    args: Sequence[Any]
-    kwargs: dict[str, Any]
-    result: tuple[int, ...]
-    batch: int
-    device: torch.device
-    add: Callable[[Node], Variable]
-
-    def get(self, place: int, name: str, default: Any) -> Any:
-        return self.args[place] if len(self.args) > place else self.kwargs.get(name, default)
-
-    @property
-    def x(self) -> Variable:
-        """The first argument, which must be a node."""
-        return variable(self.args[0])
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the result, without the batch."""
-        if not self.result or self.result[0] != self.batch:
-            raise Refused("mixes images of a batch")
-        return self.result[1:]
-
-    def constant(self, value: Any) -> Tensor:
-        """A weight or a number in float64, exactly."""
-        if not isinstance(value, Tensor | int | float):
-            raise Refused("multiplies or divides by something that depends on the image")
-        return torch.as_tensor(value, device=self.device).double()
-
-    def dimension(self, number: int, of: int | None = None) -> int:
-        """A dimension of the first argument, counted from 0, the batch."""
-        sides = len(self.x.shape) + 1 if of is None else of
-        number = number % sides
-        if number == 0:
-            raise Refused("mixes images of a batch")
-        return number
-
-
-def variable(value: Any) -> Variable:
-    if not isinstance(value, Variable):
-        raise Refused("takes its values from elsewhere")
-    return value
 
 
 def _for_image(call: Call, node: Variable, value: Any) -> Tensor:
@@ -196,7 +137,11 @@ def _average(call: Call, pool: Callable[[Tensor], Tensor], terms: int) -> Variab
 def _avg_pool2d(call: Call) -> Variable:
     kernel = call.args[1]
     stride, padding = call.get(2, "stride", []) or kernel, call.get(3, "padding", 0)
-    rest = call.get(4, "ceil_mode", False), call.get(5, "count_include_pad", True), call.get(6, "divisor_override", None)
+    rest = (
+        call.get(4, "ceil_mode", False),
+        call.get(5, "count_include_pad", True),
+        call.get(6, "divisor_override", None),
+    )
     return _average(call, lambda x: F.avg_pool2d(x, kernel, stride, padding, *rest), kernel[0] * kernel[-1])
 
 
@@ -217,93 +162,6 @@ def _mean(call: Call, total: bool = False) -> Variable:
 
 def _sum(call: Call) -> Variable:
     return _mean(call, total=True)
-
-
-# Whatever only moves values
-
-
-def _same(call: Call) -> Variable:
-    return call.x
-
-
-def _to_copy(call: Call) -> Variable:
-    if call.kwargs.get("dtype") not in (None, torch.float32, torch.float64):
-        raise Refused("rounds to another dtype")
-    return call.x
-
-
-def _view(call: Call) -> Variable:
-    return call.add(affine.reshaped(call.x.number, call.x.shape, call.shape))
-
-
-def _moved(call: Call, move: Callable[[Tensor], Tensor], offset: Tensor | None = None) -> Variable:
-    return call.add(affine.moved((call.x.number,), (call.x.shape,), call.shape, move, offset))
-
-
-def _permute(call: Call) -> Variable:
-    dims = [d % (len(call.x.shape) + 1) for d in call.args[1]]
-    if dims[0]:
-        raise Refused("mixes images of a batch")
-    return _moved(call, lambda x: x.permute(dims))
-
-
-def _transpose(call: Call) -> Variable:
-    first, second = call.dimension(call.args[1]), call.dimension(call.args[2])
-    return _moved(call, lambda x: x.transpose(first, second))
-
-
-def _slice(call: Call) -> Variable:
-    dim = call.get(1, "dim", 0) % (len(call.x.shape) + 1)
-    start, end, step = call.get(2, "start", None), call.get(3, "end", None), call.get(4, "step", 1)
-    if dim == 0:
-        if (start or 0) == 0 and (end is None or end >= call.batch) and step == 1:
-            return call.x
-        raise Refused("mixes images of a batch")
-    place = (*(slice(None) for _ in range(dim)), slice(start, end, step))
-    return _moved(call, lambda x: x[place])
-
-
-def _select(call: Call) -> Variable:
-    dim, number = call.dimension(call.args[1]), call.args[2]
-    return _moved(call, lambda x: x.select(dim, number))
-
-
-def _split(call: Call) -> list[Variable]:
-    sizes, dim = call.args[1], call.get(2, "dim", 0) % (len(call.x.shape) + 1)
-    if dim == 0:
-        if sizes == call.batch or sizes == [call.batch]:
-            return [call.x]
-        raise Refused("mixes images of a batch")
-    side = call.x.shape[dim - 1]
-    sizes = [min(sizes, side - at) for at in range(0, side, sizes)] if isinstance(sizes, int) else list(sizes)
-    pieces, at = [], 0
-    for size in sizes:
-        after = (*call.x.shape[: dim - 1], size, *call.x.shape[dim:])
-        move = lambda x, at=at, size=size: x.narrow(dim, at, size)  # noqa: E731
-        pieces.append(call.add(affine.moved((call.x.number,), (call.x.shape,), after, move)))
-        at += size
-    return pieces
-
-
-def _cat(call: Call) -> Variable:
-    parts = [variable(part) for part in call.args[0]]
-    if len(parts) == 1:
-        return parts[0]
-    dim = call.dimension(call.get(1, "dim", 0), of=len(parts[0].shape) + 1)
-    shapes = [part.shape for part in parts]
-    return call.add(
-        affine.moved([part.number for part in parts], shapes, call.shape, lambda *x: torch.cat(x, dim=dim))
-    )
-
-
-def _pad(call: Call) -> Variable:
-    sides, value = list(call.args[1]), float(call.get(2, "value", 0.0))
-    if len(sides) > 2 * len(call.x.shape) or min(sides) < 0:
-        raise Refused("cuts images or mixes them")
-    offset = None
-    if value:
-        offset = F.pad(torch.zeros(call.x.shape, dtype=torch.float64, device=call.device), sides, value=value)
-    return _moved(call, lambda x: F.pad(x, sides), offset)
 
 
 # What is not linear
@@ -363,15 +221,28 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 OPERATIONS: dict[str, Callable[[Call], Any]] = {
-    **{"addmm": _addmm, "mm": _mm, "linear": _linear, "convolution": _convolution},
+    **MOVES,
+    "addmm": _addmm,
+    "mm": _mm,
+    "linear": _linear,
+    "convolution": _convolution,
     **dict.fromkeys(("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit_no_training"), _batch_norm),
-    **{"add": _add, "sub": _sub, "rsub": _rsub, "mul": _mul, "div": _div, "neg": _neg},
-    **{"avg_pool2d": _avg_pool2d, "_adaptive_avg_pool2d": _adaptive, "mean": _mean, "sum": _sum},
-    **dict.fromkeys(("clone", "detach", "alias", "lift_fresh_copy", "contiguous", "dropout"), _same),
-    **dict.fromkeys(("view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "flatten"), _view),
-    **{"_to_copy": _to_copy, "permute": _permute, "transpose": _transpose, "slice": _slice, "select": _select},
-    **dict.fromkeys(("split", "split_with_sizes"), _split),
-    **{"cat": _cat, "constant_pad_nd": _pad},
-    **{"relu": _relu, "leaky_relu": _leaky_relu, "abs": _abs, "clamp": _clamp, "hardtanh": _hardtanh},
-    **{"clamp_min": _clamp, "clamp_max": _clamp_max, "max_pool2d_with_indices": _max_pool2d},
+    "add": _add,
+    "sub": _sub,
+    "rsub": _rsub,
+    "mul": _mul,
+    "div": _div,
+    "neg": _neg,
+    "avg_pool2d": _avg_pool2d,
+    "_adaptive_avg_pool2d": _adaptive,
+    "mean": _mean,
+    "sum": _sum,
+    "relu": _relu,
+    "leaky_relu": _leaky_relu,
+    "abs": _abs,
+    "clamp": _clamp,
+    "clamp_min": _clamp,
+    "clamp_max": _clamp_max,
+    "hardtanh": _hardtanh,
+    "max_pool2d_with_indices": _max_pool2d,
 }

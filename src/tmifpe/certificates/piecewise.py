@@ -21,10 +21,10 @@ _OWN = Rounding(torch.float64)
 class Piecewise:
     """node = function(input), value by value; continuous, and linear between neighbouring `kinks`.
 
-    On [l, u] it lies between two lines. A line of any slope s is right with the intercept max (or min) of f(p) - s p over
-    p = l, u and the kinks between, since f(x) - s x is linear from one to the next. Of the slopes through two of
-    these points the one that leaves the smallest area is taken: for ReLU that is CROWN's choice (Zhang et al. 2018), above
-    the chord u (x - l) / (u - l), below x if u > -l and 0 otherwise.
+    On [l, u] it lies between two lines. A line of any slope s is right with the intercept max (or min) of f(p) - s p
+    over p = l, u and the kinks between, since f(x) - s x is linear from one to the next. Of the slopes through two of
+    these points the one that leaves the smallest area is taken. For ReLU that is CROWN's choice (Zhang et al. 2018):
+    above, the chord u (x - l) / (u - l); below, x if u > -l and 0 otherwise.
     """
 
     inputs: tuple[int, ...]

@@ -1,8 +1,8 @@
 """How far floating point may be from real arithmetic: Higham's bounds, for any order of summation.
 
 A sum of k products, with or without fused operations and in any order, rounds each term at most k + 1 times. So the
-computed value differs from the real one by at most gamma_{k+1} * sum |w||x|, where gamma_n = n u / (1 - n u) and u is the
-unit roundoff of the dtype (Higham 2002, section 3.1). What may underflow is covered by the smallest normal number.
+computed value differs from the real one by at most gamma_{k+1} * sum |w||x|, where gamma_n = n u / (1 - n u) and u is
+the unit roundoff of the dtype (Higham 2002, section 3.1). What may underflow is covered by the smallest normal number.
 Convolutions by Winograd's or Fourier's method, and TF32, are not covered: they round more coarsely.
 """
 

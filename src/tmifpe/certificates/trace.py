@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tmifpe.certificates.call import Call, Refused, Variable
 from tmifpe.certificates.node import Network, Node
-from tmifpe.certificates.operations import OPERATIONS, Call, Refused, Variable
+from tmifpe.certificates.operations import OPERATIONS
 from tmifpe.core.errors import InputError, first_line, shown
 from tmifpe.core.types import Model
 from tmifpe.models.fixed_batch import FixedBatch
@@ -37,7 +39,8 @@ def trace(model: Model, example: Tensor) -> Network:
     except InputError:
         raise
     except Exception as error:  # any network may fail in any way when it is traced
-        raise InputError(f"the model cannot be certified, since its pass cannot be traced: {first_line(error)}") from error
+        why = first_line(error)
+        raise InputError(f"the model cannot be certified, since its pass cannot be traced: {why}") from error
     return _Reader(model, graph, images).network()
 
 
@@ -93,7 +96,7 @@ class _Reader:
         return Variable(len(self.nodes), tuple(node.shape))
 
     def _value(self, argument: Any) -> Any:
-        return fx.node.map_arg(argument, lambda node: self.known[node])
+        return map_arg(argument, lambda node: self.known[node])
 
 
 def _item(args: Any) -> Any:
@@ -140,7 +143,7 @@ def _layer(model: Model, images: Tensor, name: str) -> str:
     found: list[str] = []
 
     class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if _name(func).rstrip("_") == name and not found:
                 found.append(inside[-1] if inside else "")
             return func(*args, **(kwargs or {}))
