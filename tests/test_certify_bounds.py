@@ -1,4 +1,4 @@
-"""Bounds hold: on random networks no image of a region lies outside them, in real arithmetic or as the model computes."""
+"""Bounds hold: on random networks no image of a region lies outside, in real arithmetic or as the model computes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,14 @@ class Sum(nn.Module):
 
 
 def activation(pick: torch.Generator) -> nn.Module:
-    kinds = [nn.ReLU(), nn.ReLU(inplace=True), nn.LeakyReLU(0.1), nn.LeakyReLU(-0.3), nn.ReLU6(), nn.Hardtanh(-0.4, 0.6)]
+    kinds = [
+        nn.ReLU(),
+        nn.ReLU(inplace=True),
+        nn.LeakyReLU(0.1),
+        nn.LeakyReLU(-0.3),
+        nn.ReLU6(),
+        nn.Hardtanh(-0.4, 0.6),
+    ]
     return kinds[number(pick, len(kinds))]
 
 
@@ -68,7 +75,13 @@ def random_network(seed: int, shape: tuple[int, int, int]) -> nn.Module:
         else:
             pools = [nn.MaxPool2d(2, padding=1), nn.MaxPool2d(3, stride=1, padding=1), nn.AvgPool2d(2, padding=1)]
             layers += [pools[number(pick, len(pools))], nn.ZeroPad2d((1, 0, 0, 1))]
-    layers += [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * channels, 6), activation(pick), nn.Linear(6, CLASSES)]
+    layers += [
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(4 * channels, 6),
+        activation(pick),
+        nn.Linear(6, CLASSES),
+    ]
     network = Normalize(nn.Sequential(*layers), [0.4] * shape[0], [0.3] * shape[0])
     scale = 1.0 + number(pick, 3)
     for tensor in (*network.parameters(), *network.buffers()):

@@ -120,6 +120,9 @@ def result_table(result: Result) -> Table:
     if spec.verify != "none":
         second = f"{percent(result.second_robust_accuracy)} % robust, {len(result.fragile)} examples differ (fragile)"
         rows.insert(1, (f"in {plain(spec.verify)}", second))
+    if result.certified_accuracy is not None:
+        proved, attacked = percent(result.certified_accuracy), percent(result.robust_accuracy)
+        rows.insert(1, ("proved and attacked", f"certified {proved} % ≤ robust ≤ attacked {attacked} %"))
     if result.repeated:
         mean = sum(result.repeated) / len(result.repeated)
         bounds = " to ".join(percent(bound) for bound in student(result.repeated))

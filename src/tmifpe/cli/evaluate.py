@@ -23,6 +23,9 @@ def evaluate(
     save_adv: Annotated[
         str | None, typer.Option(help="Write the adversarial examples to this .safetensors, .npz or .pt file.")
     ] = None,
+    certify: Annotated[
+        bool, typer.Option("--certify", help="Prove what no Linf attack can break; see docs/certify.md.")
+    ] = False,
     fail_below: Annotated[
         float | None, typer.Option(help="Exit with code 1 if the robust accuracy (a fraction) is below this.")
     ] = None,
@@ -50,7 +53,7 @@ def evaluate(
     classifier, data, device = parse.load_sources(source)
     options: dict[str, Any] = parse.request_from(attack, data)
     options |= {"device": device, "keep_adv": save_adv is not None, "store": keep.folder, "fresh": keep.fresh}
-    options |= parse.checks_from(trust, data)
+    options |= parse.checks_from(trust, data) | {"certify": certify}
     with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
         options["progress"] = lambda step: (check(), progress(step))
         result = tmifpe.evaluate(classifier, data, threat, chosen, **options)

@@ -39,7 +39,7 @@ def evaluate(
         for PGD to climb, or `autoattack`.
     recorder: where results are kept; `store=` makes the usual one.
     options: targets, mode, seed, precision, eot, limit, sample, indices, batch_size, shard_size, device, name,
-        keep_adv, checks, verify, repeats, transfer_adv, store, fresh, progress: see `EvaluateOptions`.
+        keep_adv, certify, checks, verify, repeats, transfer_adv, store, fresh, progress: see `EvaluateOptions`.
 
     >>> import torch, tmifpe
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))

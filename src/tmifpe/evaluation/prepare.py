@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tmifpe.attacks import Attack, attack_spelling
+from tmifpe.certificates.certifier import METHOD, Certifier
 from tmifpe.checks.checks import Checks
 from tmifpe.checks.model import ModelChecks
 from tmifpe.checks.sample import is_randomised
@@ -56,6 +57,8 @@ def prepare(model: Model | Classifier, data: Any, threat: Threat, request: Reque
         prepared = stack.enter_context(prepare_model(network, request.precision, request.device))
         stack.enter_context(preserved_rng(prepared.device))
         second = stack.enter_context(second_opinion(network, prepared, request.verify, source))
+        if request.certify:
+            _try_certificate(prepared, source, threat)
         yield Prepared(network, classifier, source, threat, request, prepared, second)
 
 
@@ -107,6 +110,7 @@ class Prepared:
             seed,
             eot=request.eot,
             second=self.second,
+            certify=request.certify,
             clean=self.clean,
         )
         return self._run(spec, job, plan, recorder or NoRecorder(), progress or request.progress)
@@ -176,6 +180,7 @@ class Prepared:
             precision=self.model.precision,
             eot=request.eot,
             verify=request.verify or "none",
+            certify=METHOD if request.certify else "none",
             subset=self._subset,
             n=len(data),
             total=getattr(data, "total", len(data)),
@@ -205,6 +210,13 @@ class Prepared:
                 "command line: let the factory return an nn.Module, or say --no-store)"
             )
         return identity
+
+
+def _try_certificate(prepared: PreparedModel, data: Data, threat: Threat) -> None:
+    """On one image: a model without known bounds fails now and not after the attack."""
+    x, labels = (values.to(prepared.device) for values in data.fetch(range(1)))
+    x = x.to(prepared.dtype)
+    Certifier.of(prepared.model, x, threat).margin_bounds(x, labels, torch.zeros(1, device=prepared.device))
 
 
 def _select(data: Data, request: Request) -> Data:

@@ -13,6 +13,7 @@ from typing import Any
 
 SPEC_FIELDS: Mapping[str, Any] = {
     "cut": "",
+    "certify": "none",
 }
 """Fields that `RunSpec` gained after 0.1.0, with the value that their absence means."""
 

@@ -73,6 +73,8 @@ class EvaluateOptions(SharedOptions, total=False):
     seed: int
     keep_adv: bool
     """Return the adversarial examples with the result."""
+    certify: bool
+    """Prove, where bounds of the margin allow it, that no attack of this Linf threat breaks an example."""
     progress: Callable[[Progress], None]
 
 
@@ -93,6 +95,7 @@ class Request:
     device: str | torch.device | None = None
     name: str | None = None
     keep_adv: bool = False
+    certify: bool = False
     checks: bool = True
     verify: str | None = None
     repeats: int = 1
@@ -116,6 +119,8 @@ class Request:
             if getattr(self, option) is not None:
                 object.__setattr__(self, option, as_precision(getattr(self, option)))
         object.__setattr__(self, "targets", as_targets(self.targets))
+        if self.certify and self.targets is not None:
+            raise InputError("certificates are for untargeted evaluations; leave out the targets or `certify`")
 
     @classmethod
     def of(cls, options: dict[str, Any], verb: str = "evaluate") -> Request:

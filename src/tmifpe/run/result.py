@@ -101,6 +101,18 @@ class Result:
         return int((self.outcomes.robust & self.outcomes.counted).sum())
 
     @property
+    def certified(self) -> int | None:
+        """How many examples are proved to withstand every attack of this threat; None if that was not asked."""
+        if self.spec.certify == "none":
+            return None
+        return int(((self.outcomes.certified == 1) & self.outcomes.counted).sum())
+
+    @property
+    def certified_accuracy(self) -> float | None:
+        """A lower bound of the robust accuracy, where `robust_accuracy` is an upper one; None if it was not asked."""
+        return None if self.certified is None else self.certified / max(1, self.n)
+
+    @property
     def clean_accuracy(self) -> float:
         return float(self.outcomes.correct.mean()) if len(self.outcomes) else 0.0
 
@@ -170,6 +182,12 @@ class Result:
                 "fragile": len(self.fragile),
                 "fragile_indices": self.fragile.tolist(),
             }
+        if self.spec.certify != "none":
+            plain |= {
+                "certify": self.spec.certify,
+                "certified": self.certified,
+                "certified_accuracy": self.certified_accuracy,
+            }
         if self.repeated:
             plain |= {
                 "repeated": list(self.repeated),
@@ -188,8 +206,9 @@ class Result:
 
     def __str__(self) -> str:
         low, high = self.interval
+        proved = "" if self.certified_accuracy is None else f"certified {self.certified_accuracy:.2%} <= "
         return (
-            f"robust accuracy {self.robust_accuracy:.2%} (95 % interval {low:.2%} to {high:.2%}), "
+            f"{proved}robust accuracy {self.robust_accuracy:.2%} (95 % interval {low:.2%} to {high:.2%}), "
             f"clean {self.clean_accuracy:.2%}, n = {self.n}, {self.spec.threat.norm} eps = {self.spec.threat.eps:.6g}"
         )
 

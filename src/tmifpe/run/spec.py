@@ -60,6 +60,8 @@ class RunSpec:
     """The precision of the second opinion on every adversarial example, which marks the fragile ones."""
     cut: str = ""
     """`Plan.cut` for a randomised model, whose draws depend on it; otherwise empty, since the cut changes nothing."""
+    certify: str = "none"
+    """How certificates are computed, or `none`: they are part of the outcomes."""
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, least=0, most=MOST_SEED)
