@@ -158,7 +158,7 @@ def check_nodes(network: Network, region: bounds.Region, points: Tensor) -> None
 
 
 @pytest.mark.numerical
-@settings(max_examples=cases(60), deadline=None)
+@settings(max_examples=cases(30), deadline=None)
 @given(seed=st.integers(0, 2**31))
 def test_no_image_lies_outside(seed: int) -> None:
     check_bounds(seed)
