@@ -73,6 +73,16 @@ def test_a_radius_of_zero_and_one_beyond_the_box(small) -> None:
     assert certified_radius(model, x, labels, Threat("linf", 0.0)).tolist() == [0.0] * len(x)
 
 
+def test_nothing_is_proved_where_float32_may_overflow() -> None:
+    """In real arithmetic the first logit is the larger one, 0.5e38 times; in float32 both are infinite."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1, 1, bias=False), nn.Linear(1, 2, bias=False))
+    model[1].weight.data.fill_(1e30)
+    model[2].weight.data.copy_(torch.tensor([[1e8], [0.5e8]]))
+    x, labels = torch.full((1, 1, 1, 1), 0.99), torch.tensor([0])
+    assert bool(certify(model, x * 1e-4, labels, Threat("linf", 0.0)).certified.all())
+    assert not bool(certify(model, x, labels, Threat("linf", 0.0)).certified.any())
+
+
 def test_a_model_comes_back_in_its_modes() -> None:
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4), nn.Dropout(0.9), nn.Linear(4, 2)).train()
     model[1].eval()

@@ -35,5 +35,8 @@ class Rounding:
         return nu / (1 - nu) if nu < 0.5 else torch.inf
 
     def of(self, size: Tensor, terms: int) -> Tensor:
-        """The most that a sum of `terms` terms, whose absolute values add up to `size`, may be off."""
-        return size * (self.gamma(terms) * _MORE) + terms * torch.finfo(self.dtype).tiny
+        """The most that a sum of `terms` terms, whose absolute values add up to `size`, may be off; infinite where it
+        may overflow."""
+        info = torch.finfo(self.dtype)
+        off = size * (self.gamma(terms) * _MORE) + terms * info.tiny
+        return off if self.dtype == torch.float64 else off.masked_fill(size > info.max / 4, torch.inf)

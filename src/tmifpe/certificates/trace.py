@@ -142,13 +142,13 @@ def _layer(model: Model, images: Tensor, name: str) -> str:
     inside: list[str] = []
     found: list[str] = []
 
-    class Watch(TorchDispatchMode):
+    class Locator(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if _name(func).rstrip("_") == name and not found:
                 found.append(inside[-1] if inside else "")
             return func(*args, **(kwargs or {}))
 
-    with torch.no_grad(), _entered(modules, inside), Watch():
+    with torch.no_grad(), _entered(modules, inside), Locator():
         model(images)
     if not found or not found[0]:
         return ""
