@@ -12,7 +12,7 @@ import tmifpe
 from tests.cases import cases
 from tmifpe.certificates import bounds
 from tmifpe.certificates.certifier import Certifier
-from tmifpe.certificates.node import Network
+from tmifpe.certificates.node import Graph
 from tmifpe.certificates.rounding import Rounding
 from tmifpe.core import numerics
 from tmifpe.models.normalize import Normalize
@@ -143,7 +143,7 @@ def check_margins(model: nn.Module, double: nn.Module, points: Tensor, labels: T
             assert bool((margins <= found).all())
 
 
-def check_nodes(network: Network, region: bounds.Region, points: Tensor) -> None:
+def check_nodes(network: Graph, region: bounds.Region, points: Tensor) -> None:
     """Every node stays in its range, by either method. Float64's own rounding of a value is allowed for."""
     with torch.no_grad():
         values = [points.flatten(0, 1)]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tmifpe.certificates.max_pool import MaxPool
-from tmifpe.certificates.node import Network, Range, dot, total
+from tmifpe.certificates.node import Graph, Range, dot, total
 from tmifpe.certificates.piecewise import Piecewise
 from tmifpe.certificates.rounding import Rounding
 
@@ -42,7 +42,7 @@ class Region:
         return Range(self.low, self.high, torch.zeros_like(size), size)
 
 
-def ranges_by_intervals(network: Network, region: Region, model: Rounding) -> list[Range]:
+def ranges_by_intervals(network: Graph, region: Region, model: Rounding) -> list[Range]:
     """The range of every node, by interval arithmetic."""
     ranges = [region.range()]
     for node in network.nodes:
@@ -50,7 +50,7 @@ def ranges_by_intervals(network: Network, region: Region, model: Rounding) -> li
     return ranges
 
 
-def ranges_by_crown(network: Network, region: Region, model: Rounding) -> list[Range]:
+def ranges_by_crown(network: Graph, region: Region, model: Rounding) -> list[Range]:
     """The same, with CROWN for the values on which a nonlinearity is undecided."""
     ranges = [region.range()]
     nonlinear = {i: node for node in network.nodes if isinstance(node, Piecewise | MaxPool) for i in node.inputs}
@@ -62,7 +62,7 @@ def ranges_by_crown(network: Network, region: Region, model: Rounding) -> list[R
     return ranges
 
 
-def _is_exact(network: Network, number: int) -> bool:
+def _is_exact(network: Graph, number: int) -> bool:
     """Whether intervals lose nothing up to this node: one layer at most mixes values, and nothing is nonlinear."""
     mixing = 0
     while number:
@@ -74,7 +74,7 @@ def _is_exact(network: Network, number: int) -> bool:
     return mixing <= 1
 
 
-def _tightened(network: Network, ranges: list[Range], number: int, undecided: Tensor) -> Range:
+def _tightened(network: Graph, ranges: list[Range], number: int, undecided: Tensor) -> Range:
     """The range of a node with its undecided values bounded by CROWN, where that is tighter."""
     known = ranges[number]
     low, high = known.low.flatten(1).clone(), known.high.flatten(1).clone()
@@ -103,7 +103,7 @@ def _tightened(network: Network, ranges: list[Range], number: int, undecided: Te
 
 
 def _bound(
-    network: Network, ranges: list[Range], number: int, coefficients: Tensor, parallel: bool = False
+    network: Graph, ranges: list[Range], number: int, coefficients: Tensor, parallel: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Bounds from below and, if `parallel`, from above of `coefficients * node` over the region, (n, S) each;
     coefficients (n, S, *shape)."""
@@ -136,7 +136,7 @@ def margins_by_intervals(logits: Range, labels: Tensor) -> Tensor:
     return (others - own).amax(dim=1)
 
 
-def margins_by_crown(network: Network, ranges: list[Range], labels: Tensor) -> Tensor:
+def margins_by_crown(network: Graph, ranges: list[Range], labels: Tensor) -> Tensor:
     """The same by CROWN, back from the differences of two logits."""
     classes = network.nodes[-1].shape[0]
     units = torch.eye(classes, dtype=torch.float64, device=labels.device)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tmifpe.certificates import bounds
 from tmifpe.certificates.bounds import Region
-from tmifpe.certificates.node import Network, Range
+from tmifpe.certificates.node import Graph, Range
 from tmifpe.certificates.rounding import Rounding
 from tmifpe.certificates.trace import trace
 from tmifpe.core.errors import InputError
@@ -29,7 +29,7 @@ class Certifier:
     """`model`, in eval mode and frozen, as `network`; it computes in `dtype`."""
 
     model: Model
-    network: Network
+    network: Graph
     threat: Threat
     dtype: torch.dtype
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Lines", "Network", "Node", "Range", "dot", "total"]
+__all__ = ["Graph", "Lines", "Node", "Range", "dot", "total"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,7 +87,7 @@ class Node(Protocol):
 
 
 @dataclass(frozen=True)
-class Network:
+class Graph:
     """Node 0 is the image, the last one the logits; `nodes[i - 1]` is node i."""
 
     shape: tuple[int, ...]

@@ -15,7 +15,7 @@ from torch.fx.node import map_arg
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tmifpe.certificates.call import Call, Refused, Variable
-from tmifpe.certificates.node import Network, Node
+from tmifpe.certificates.node import Graph, Node
 from tmifpe.certificates.operations import OPERATIONS
 from tmifpe.core.errors import InputError, first_line, shown
 from tmifpe.core.types import Model
@@ -25,7 +25,7 @@ _BATCH = 7
 """Images in the traced pass: a number that few layers have otherwise, so that a mix-up of dimensions is noticed."""
 
 
-def trace(model: Model, example: Tensor) -> Network:
+def trace(model: Model, example: Tensor) -> Graph:
     """The nodes of a model in eval mode, from a pass over copies of `example` (1, C, H, W).
 
     Python code runs as it does in any pass. What depends on the values of the images, such as an `if`, cannot be traced
@@ -52,7 +52,7 @@ class _Reader:
         self.known: dict[fx.Node, Any] = {}
         self.nodes: list[Node] = []
 
-    def network(self) -> Network:
+    def network(self) -> Graph:
         for node in self.graph.graph.nodes:
             if node.op == "placeholder":
                 self.known[node] = Variable(0, tuple(self.images.shape[1:]))
@@ -64,10 +64,10 @@ class _Reader:
                 return self._ending(self._value(node.args[0]))
         raise InputError("the model cannot be certified: it returns nothing")
 
-    def _ending(self, logits: Any) -> Network:
+    def _ending(self, logits: Any) -> Graph:
         if not isinstance(logits, Variable) or len(logits.shape) != 1 or not logits.number:
             raise InputError("the model cannot be certified: its logits do not depend on the images, or are not (n, K)")
-        return Network(tuple(self.images.shape[1:]), tuple(self.nodes[: logits.number]))
+        return Graph(tuple(self.images.shape[1:]), tuple(self.nodes[: logits.number]))
 
     def _called(self, node: fx.Node) -> Any:
         args, kwargs = self._value(node.args), self._value(node.kwargs)
