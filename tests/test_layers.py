@@ -17,7 +17,7 @@ FULLEST, FULLEST_OF = 16, {"models": 24, "cli": 24, "attacks": 24}
 
 # What each folder may import besides itself. `version` holds two constants and is open to all.
 _PURE = {"core", "theory", "losses", "norms"}
-_RUN = {*_PURE, "attacks", "models", "data", "run"}
+_RUN = {*_PURE, "attacks", "models", "data", "certificates", "run"}
 LAYERS: dict[str, set[str]] = {
     "core": set(),
     "theory": {"core"},
@@ -26,7 +26,10 @@ LAYERS: dict[str, set[str]] = {
     "attacks": _PURE,
     "models": {"core"},
     "data": {"core"},
-    "run": {*_PURE, "attacks", "models", "data"},
+    # A certificate is a function of model, image, label and threat alone, so it knows neither attacks nor runs; a shard
+    # fills in its column, so that every engine and every resumed run has it.
+    "certificates": {"core", "norms", "models"},
+    "run": {*_PURE, "attacks", "models", "data", "certificates"},
     # Four siblings that know nothing of each other: keep shards, map shards, doubt a number, measure floating point.
     "store": _RUN,
     "engines": _RUN,

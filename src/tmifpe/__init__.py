@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from tmifpe.attacks.hooks.straight_through import straight_through
     from tmifpe.audits.audit import Audit, audit
+    from tmifpe.certificates.certify import Certificates, certified_radius, certify
     from tmifpe.checks.attack import check_monotone
     from tmifpe.core.types import Classifier, Data, Threat
     from tmifpe.data import load_data, register_data
@@ -54,6 +55,7 @@ __all__ = [
     "PGD",
     "Attack",
     "Audit",
+    "Certificates",
     "Classifier",
     "Comparison",
     "Data",
@@ -76,6 +78,8 @@ __all__ = [
     "__version__",
     "audit",
     "bim",
+    "certified_radius",
+    "certify",
     "check_monotone",
     "compare",
     "evaluate",
@@ -116,6 +120,7 @@ _HOMES = {
     "tmifpe.core.types": ["Classifier", "Data", "Threat"],
     "tmifpe.data": ["load_data", "register_data"],
     "tmifpe.audits.audit": ["Audit", "audit"],
+    "tmifpe.certificates.certify": ["Certificates", "certified_radius", "certify"],
     "tmifpe.checks.attack": ["check_monotone"],
     "tmifpe.evaluation.compare": ["Comparison", "compare"],
     "tmifpe.evaluation.evaluate": ["evaluate"],

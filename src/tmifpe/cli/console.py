@@ -140,6 +140,9 @@ def _beside(result: Result) -> Iterator[tuple[str, str]]:
         mean = sum(result.repeated) / len(result.repeated)
         bounds = " to ".join(percent(bound) for bound in student(result.repeated))
         yield f"over {len(result.repeated)} draws", f"{percent(mean)} %  (95 %: {bounds})"
+    if result.certified_accuracy is not None:
+        proved, attacked = percent(result.certified_accuracy), percent(result.robust_accuracy)
+        yield "proved and attacked", f"certified {proved} % ≤ robust ≤ attacked {attacked} %"
     if result.spec.verify != "none":
         second = f"{percent(result.second_robust_accuracy)} % robust, {len(result.fragile)} examples differ (fragile)"
         yield f"in {plain(result.spec.verify)}", second

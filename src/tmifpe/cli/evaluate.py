@@ -33,6 +33,9 @@ def evaluate(
     save_adv: Annotated[
         str | None, typer.Option(help="Write the adversarial examples to this .safetensors, .npz or .pt file.")
     ] = None,
+    certify: Annotated[
+        bool, typer.Option("--certify", help="Prove what no Linf attack can break; see docs/certify.md.")
+    ] = False,
     gate: GateOptions,
     keep: StoreOptions,
 ) -> None:
@@ -50,8 +53,9 @@ def evaluate(
     ending = check_ending(save_adv) if save_adv is not None else ""
     parse.check_output(save_adv)
     reports.check()
+    more = {"keep_adv": save_adv is not None, "certify": certify}
     with reports.also_on_failure(source.model):
-        result, device = _measured(source, how, attack, loss, trust, keep, save_adv is not None)
+        result, device = _measured(source, how, attack, loss, trust, keep, more)
     if save_adv is not None:
         parse.write_file(save_adv, adv_file(result, ending))
     reports.write(result, gates)
@@ -76,7 +80,7 @@ def _measured(
     loss: str | None,
     trust: TrustOptions,
     keep: StoreOptions,
-    keep_adv: bool,
+    more: dict[str, Any],
 ) -> tuple[Result, str]:
     """The result in the words of the command line, and the device that it was computed on."""
     import tmifpe
@@ -87,7 +91,7 @@ def _measured(
     threat, chosen = parse.threat_from(how, source.box), attack_from(how, attack, loss)
     classifier, data, device = parse.load_sources(source)
     options: dict[str, Any] = parse.request_from(how, data)
-    options |= {"device": device, "keep_adv": keep_adv, "store": keep.folder, "fresh": keep.fresh}
+    options |= {"device": device, "store": keep.folder, "fresh": keep.fresh, **more}
     options |= parse.checks_from(trust, data, device)
     with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
         options["progress"] = lambda step: (check(), progress(step))

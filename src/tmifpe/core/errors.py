@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "InputError",
+    "InternalError",
     "MisfitError",
     "MissingExtra",
     "ModelError",
@@ -28,6 +29,10 @@ class InputError(ValueError):
     def __init__(self, text: str = "") -> None:
         # A name or a library's message may be a page long; the sentence around it is what matters.
         super().__init__(text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 4 :]}")
+
+
+class InternalError(RuntimeError):
+    """Two of our own answers contradict each other: a bug of ours, to be reported. The command line shows where."""
 
 
 class MisfitError(InputError):

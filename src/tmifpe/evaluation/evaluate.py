@@ -39,7 +39,7 @@ def evaluate(
         (the paper's PGD-100), another attack, or a loss for `paper` to climb.
     recorder: where results are kept; `store=` makes the usual one.
     options: targets, mode, seed, precision, eot, limit, sample, indices, batch_size, shard_size, device, name,
-        keep_adv, checks, verify, repeats, transfer_adv, store, fresh, straight_through, spot_check,
+        keep_adv, certify, checks, verify, repeats, transfer_adv, store, fresh, straight_through, spot_check,
         from_model, progress: see `EvaluateOptions`.
 
     >>> import torch, tmifpe

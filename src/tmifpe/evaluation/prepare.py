@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tmifpe.attacks import Attack, attack_spelling
 from tmifpe.attacks.sequence import fitting
+from tmifpe.certificates.certifier import METHOD, Certifier
 from tmifpe.checks.checks import Checks
 from tmifpe.checks.model import ModelChecks
 from tmifpe.checks.sample import is_randomised
@@ -67,6 +68,8 @@ def prepare(model: Model | Classifier, data: Any, threat: Threat, request: Reque
         stack.enter_context(preserved_rng(prepared.device))
         prepared = replace(prepared, straight_through=passed_modules(prepared, request.straight_through, source))
         second = stack.enter_context(second_opinion(network, prepared, request.verify, source))
+        if request.certify:
+            _try_certificate(prepared, source, threat)
         led = stack.enter_context(source_model(request.from_model, prepared, source))
         yield Prepared(network, classifier, source, threat, request, prepared, second, notes, led)
 
@@ -124,6 +127,7 @@ class Prepared:
             seed,
             eot=request.eot,
             second=self.second,
+            certify=request.certify,
             clean=self.clean,
         )
         with reported(progress or request.progress, title or spec.model) as told:
@@ -243,6 +247,7 @@ class Prepared:
             precision=self.model.precision,
             eot=request.eot,
             verify=request.verify or "none",
+            certify=METHOD if request.certify else "none",
             subset=self._subset,
             n=len(data),
             total=getattr(data, "total", len(data)),
@@ -273,6 +278,13 @@ class Prepared:
                 "nn.Module"
             )
         return identity
+
+
+def _try_certificate(prepared: PreparedModel, data: Data, threat: Threat) -> None:
+    """On one image: a model without known bounds fails now and not after the attack."""
+    x, labels = (values.to(prepared.device) for values in data.fetch(range(1)))
+    x = x.to(prepared.dtype)
+    Certifier.of(prepared.model, x, threat).margin_bounds(x, labels, torch.zeros(1, device=prepared.device))
 
 
 def _select(data: Data, request: Request) -> Data:

@@ -14,6 +14,7 @@ from typing import Any
 SPEC_FIELDS: Mapping[str, Any] = {
     "cut": "",
     "straight_through": (),
+    "certify": "none",
 }
 """Fields that `RunSpec` gained after 0.1.0, with the value that their absence means."""
 

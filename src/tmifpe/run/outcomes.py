@@ -64,6 +64,10 @@ class Outcome:
     """Between the two largest logits at the final point."""
     part: int = field(metadata=_column(np.int16, blank=-1, absent=-1))
     """Which part of that attack broke it, where it has parts (`Attack.parts`); -1 if none did or nobody knows."""
+    certified: int = field(metadata=_column(np.int8, blank=-1, absent=-1))
+    """1 if it is proved that no attack of this threat breaks it, 0 if that is not known, -1 if it was not asked."""
+    margin_bound: float = field(metadata=_column(np.float64, blank=np.nan, absent=np.nan))
+    """An upper bound of the margin over the whole ball; infinite where none is known, NaN where it was not asked."""
 
     @property
     def correct(self) -> bool:

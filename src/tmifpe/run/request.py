@@ -81,6 +81,8 @@ class EvaluateOptions(SharedOptions, total=False):
     seed: int
     keep_adv: bool
     """Return the adversarial examples with the result."""
+    certify: bool
+    """Prove, where bounds of the margin allow it, that no attack of this Linf threat breaks an example."""
     progress: bool | Callable[[Progress], None] | None
     """True for a bar on stderr, or a function that is told of every step."""
 
@@ -102,6 +104,7 @@ class Request:
     device: str | torch.device | None = None
     name: str | None = None
     keep_adv: bool = False
+    certify: bool = False
     checks: bool = True
     verify: str | None = None
     repeats: int = 1
@@ -130,6 +133,8 @@ class Request:
         object.__setattr__(self, "targets", as_targets(self.targets))
         object.__setattr__(self, "straight_through", _as_patterns(self.straight_through))
         as_spot_check(self.spot_check)
+        if self.certify and self.targets is not None:
+            raise InputError("certificates are for untargeted evaluations; leave out the targets or `certify`")
 
     @classmethod
     def of(cls, options: dict[str, Any], verb: str = "evaluate") -> Request:

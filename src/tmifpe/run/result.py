@@ -115,6 +115,18 @@ class Result:
         return int((self.outcomes.robust & self.outcomes.counted).sum())
 
     @property
+    def certified(self) -> int | None:
+        """How many examples are proved to withstand every attack of this threat; None if that was not asked."""
+        if self.spec.certify == "none":
+            return None
+        return int(((self.outcomes.certified == 1) & self.outcomes.counted).sum())
+
+    @property
+    def certified_accuracy(self) -> float | None:
+        """A lower bound of the robust accuracy, where `robust_accuracy` is an upper one; None if it was not asked."""
+        return None if self.certified is None else self.certified / max(1, self.n)
+
+    @property
     def clean_accuracy(self) -> float:
         return float(self.outcomes.correct.mean()) if len(self.outcomes) else 0.0
 
@@ -196,6 +208,22 @@ class Result:
             "key": self.key,
             "version": __version__,
         }
+        if self.class_names:
+            plain["class_names"] = list(self.class_names)
+        if self.files:
+            plain["files"] = list(self.files)
+        if self.transferred is not None:
+            plain |= {"transfer": self.transferred.to_json()}
+        if len(broken_by := self.broken_by()) > 1:
+            plain |= {"broken_by": {name: indices.tolist() for name, indices in broken_by.items()}}
+        if self.spec.targets != "none":
+            left_out = int(((self.outcomes.marks & Mark.LEFT_OUT) != 0).sum())
+            plain |= {"targets": self.spec.targets, "success_rate": self.success_rate, "left_out": left_out}
+        return plain | self._stated()
+
+    def _stated(self) -> dict[str, Any]:
+        """What is there only where it was asked for."""
+        plain: dict[str, Any] = {}
         if self.spec.straight_through:
             plain["straight_through"] = list(self.spec.straight_through)
         if self.layers:
@@ -211,23 +239,18 @@ class Result:
                 "fragile": len(self.fragile),
                 "fragile_indices": self.fragile.tolist(),
             }
-        if self.class_names:
-            plain["class_names"] = list(self.class_names)
-        if self.files:
-            plain["files"] = list(self.files)
-        if self.transferred is not None:
-            plain |= {"transfer": self.transferred.to_json()}
-        if len(broken_by := self.broken_by()) > 1:
-            plain |= {"broken_by": {name: indices.tolist() for name, indices in broken_by.items()}}
+        if self.spec.certify != "none":
+            plain |= {
+                "certify": self.spec.certify,
+                "certified": self.certified,
+                "certified_accuracy": self.certified_accuracy,
+            }
         if self.repeated:
             plain |= {
                 "repeated": list(self.repeated),
                 "repeated_mean": sum(self.repeated) / len(self.repeated),
                 "repeated_interval": list(student(self.repeated)),
             }
-        if self.spec.targets != "none":
-            left_out = int(((self.outcomes.marks & Mark.LEFT_OUT) != 0).sum())
-            plain |= {"targets": self.spec.targets, "success_rate": self.success_rate, "left_out": left_out}
         return plain
 
     def __repr__(self) -> str:
@@ -237,8 +260,9 @@ class Result:
 
     def __str__(self) -> str:
         (low, high), threat = self.interval, self.spec.threat
+        proved = "" if self.certified_accuracy is None else f"certified {self.certified_accuracy:.2%} <= "
         return (
-            f"robust accuracy {self.robust_accuracy:.2%} (95 % interval {low:.2%} to {high:.2%}), "
+            f"{proved}robust accuracy {self.robust_accuracy:.2%} (95 % interval {low:.2%} to {high:.2%}), "
             f"clean {self.clean_accuracy:.2%}, n = {self.n}, {threat.norm} eps = {threat.eps:.6g}{threat.within}"
         )
 

@@ -18,8 +18,9 @@ from tmifpe.attacks.frozen import preserved_state
 from tmifpe.attacks.queries import Queries, StageCost, Tally
 from tmifpe.attacks.rows import Problem
 from tmifpe.attacks.sequence import Sequence as Stages
+from tmifpe.certificates.certifier import BATCH, Certifier
 from tmifpe.core import numerics
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, InternalError
 from tmifpe.core.outputs import check_clean
 from tmifpe.core.rng import seed_rng
 from tmifpe.core.types import Data, Threat
@@ -45,6 +46,8 @@ class Job:
     eot: int = 1
     second: PreparedModel | None = None
     """The model in another precision, for a second opinion on what was broken."""
+    certify: bool = False
+    """Bound the margin of every example that the attack is given."""
     clean: CleanLogits = field(default_factory=CleanLogits)
     """Shared by the runs of one model on the same data, so that the clean pass happens once."""
 
@@ -86,6 +89,8 @@ def _run_shard(job: Job, shard: int, positions: range, tick: Callable[[int, int]
     attacked = torch.from_numpy(outcomes.correct & outcomes.counted).to(x.device)
     adv = _attack(job, queries, problem, attacked, outcomes, tick)
     _ask_second(job, queries, problem, adv, attacked, outcomes)
+    if job.certify:
+        _certify(job, problem, attacked, outcomes, lambda: tick(len(problem), int((~outcomes.robust).sum())))
     stages, notes = tuple(queries.stages), frozenset(queries.notes)
     return ShardResult(shard, outcomes, adv, queries.tally, stages=stages, notes=notes)
 
@@ -208,3 +213,23 @@ def _ask_second(
         adv[rows].to(second.device, second.image_dtype), problem.take(rows), asked, job.batch_size, fooled[rows]
     )
     outcomes.marks[rows[differ].cpu().numpy()] |= Mark.FRAGILE
+
+
+def _certify(job: Job, problem: Problem, attacked: Tensor, outcomes: Outcomes, tick: Callable[[], None]) -> None:
+    """Bound the margin of the rows that were attacked, and compare: what is proved cannot have been broken."""
+    outcomes.certified[:], outcomes.margin_bound[:] = 0, np.inf
+    rows = attacked.nonzero()[:, 0]
+    if not len(rows):
+        return
+    certifier = Certifier.of(job.prepared.model, problem.x[:1], job.threat)
+    for part in rows.split(BATCH):
+        taken = problem.take(part)
+        bounds = _column(certifier.margin_bounds(taken.x, taken.labels, taken.eps))
+        outcomes.margin_bound[part.cpu().numpy()] = bounds
+        outcomes.certified[part.cpu().numpy()] = bounds < 0
+        tick()
+    if (wrong := (outcomes.certified == 1) & outcomes.fooled).any():
+        raise InternalError(
+            f"certified and broken at index {', '.join(map(str, outcomes.index[wrong].tolist()))}: the certificate or "
+            "the attack is wrong; please report this as a bug, with the model if you can"
+        )

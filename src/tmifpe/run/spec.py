@@ -62,6 +62,8 @@ class RunSpec:
     """`Plan.cut` for a randomised model, whose draws depend on it; otherwise empty, since the cut changes nothing."""
     straight_through: tuple[str, ...] = ()
     """Modules that the attack passed as if they were the identity."""
+    certify: str = "none"
+    """How certificates are computed, or `none`: they are part of the outcomes."""
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, least=0, most=MOST_SEED)

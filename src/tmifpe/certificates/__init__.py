@@ -1,0 +1,1 @@
+"""Certificates: upper bounds of the margin that hold for every image of a ball."""

@@ -1,0 +1,89 @@
+"""A traced model, which bounds the margins of images of one threat."""
+
+from __future__ import annotations
+
+__all__ = ["METHOD", "Certifier"]
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tmifpe.certificates import bounds
+from tmifpe.certificates.bounds import Region
+from tmifpe.certificates.node import Graph, Range
+from tmifpe.certificates.rounding import Rounding
+from tmifpe.certificates.trace import trace
+from tmifpe.core.errors import InputError
+from tmifpe.core.types import Model, Threat
+from tmifpe.norms import NORMS
+
+METHOD = "crown"
+"""What a stored run calls these bounds; tighter ones will need another name, since they are another answer."""
+BATCH = 32
+"""Images whose bounds are computed together."""
+
+
+@dataclass(frozen=True)
+class Certifier:
+    """`model`, in eval mode and frozen, as `network`; it computes in `dtype`."""
+
+    model: Model
+    network: Graph
+    threat: Threat
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, model: Model, example: Tensor, threat: Threat) -> Certifier:
+        """From one image (1, C, H, W) in the dtype that the model computes in; `InputError` if no bounds are known."""
+        if NORMS.canonical(threat.norm) != "linf":
+            raise InputError(f"certificates are for the norm linf, not for {threat.norm}")
+        if example.dtype not in (torch.float32, torch.float64):
+            raise InputError(f"certificates are for models in float32 or float64, not in {example.dtype}")
+        if example.device.type == "mps":
+            raise InputError("certificates need float64, which Apple's GPUs do not have; choose the device cpu")
+        return cls(model, trace(model, example), threat, example.dtype)
+
+    @torch.no_grad()
+    def margin_bounds(self, x: Tensor, labels: Tensor, eps: Tensor, batch_size: int = BATCH) -> Tensor:
+        """Upper bounds of the margins of images x (n, C, H, W) within eps (n,), in float64; +inf for none."""
+        rows = torch.arange(len(x), device=x.device).split(batch_size)
+        found = [self._batch(x[part], labels[part], eps[part]) for part in rows]
+        return torch.cat(found) if found else eps.new_zeros(0)
+
+    def _batch(self, x: Tensor, labels: Tensor, eps: Tensor) -> Tensor:
+        """Intervals first, then CROWN within their ranges, then CROWN within its own: each for the rows left over."""
+        region, model = self._region(x, eps), Rounding(self.dtype)
+        ranges = bounds.ranges_by_intervals(self.network, region, model)
+        self._check(x, ranges[-1])
+        found = bounds.margins_by_intervals(ranges[-1], labels).nan_to_num(nan=torch.inf)
+        for tighter in (False, True):
+            rows = (found >= 0).nonzero()[:, 0]
+            if not len(rows):
+                break
+            part = (
+                bounds.ranges_by_crown(self.network, region.take(rows), model)
+                if tighter
+                else [one.take(rows) for one in ranges]
+            )
+            margins = bounds.margins_by_crown(self.network, part, labels[rows]).nan_to_num(nan=torch.inf)
+            found[rows] = torch.minimum(found[rows], margins)
+        return found
+
+    def _region(self, x: Tensor, eps: Tensor) -> Region:
+        """The ball in the box. A point that an attack has projected may lie outside by the rounding of its dtype."""
+        threat = self.threat
+        slack = torch.finfo(self.dtype).eps * max(abs(threat.low), abs(threat.high))
+        centre, radius = x.double(), (eps.double() + slack).reshape(-1, *(1 for _ in x.shape[1:]))
+        return Region((centre - radius).clamp(min=threat.low), (centre + radius).clamp(max=threat.high))
+
+    def _check(self, x: Tensor, logits: Range) -> None:
+        """The nodes are the model: at the images themselves they give its logits, up to the rounding allowed for."""
+        computed = self.model(x).double()
+        off = (self.network(x.double()) - computed).abs()
+        if not bool((off <= logits.error).all()):
+            raise InputError(
+                "the model cannot be certified: its logits differ from those of the traced network by "
+                f"{float((off - logits.error).max()):.2g} more than its dtype rounds; it may be random, remember "
+                "earlier images, or compute in a lower precision such as TF32"
+            )
