@@ -363,14 +363,14 @@ def test_bad_input(options: dict[str, Any], complaint: str) -> None:
         tmifpe.audit(model, (x, y), **options)
 
 
-def test_a_model_that_is_always_wrong_or_has_no_rival_is_refused() -> None:
+def test_a_model_that_is_always_wrong_or_has_too_few_classes_is_refused() -> None:
     model, x, y = saturated(5.0)
     with pytest.raises(tmifpe.InputError, match="classifies none of the 6 examples"):
         tmifpe.audit(model, (x, y + 1))
     with pytest.raises(tmifpe.InputError, match="label 7 is out of range"):
         tmifpe.audit(model, (x, y + 7))
-    with pytest.raises(tmifpe.InputError, match="at least two classes"):
-        tmifpe.audit(lambda x: x.flatten(1)[:, :1], (x, y))
+    with pytest.raises(tmifpe.InputError, match="out of range: the model has 2 classes"):
+        tmifpe.audit(lambda x: x.flatten(1)[:, :1], (x, y + 2), ["tmifpe"])  # one number per image means two classes
 
 
 # Real models -----------------------------------------------------------------------------------------------------

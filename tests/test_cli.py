@@ -298,7 +298,7 @@ def test_bad_input_is_one_sentence_and_exit_two(tmp_path):
     assert refused("evaluate", f"{factory}:large", "--data", data)
     assert "cheese" in refused("evaluate", f"{factory}:broken", "--data", data)
     assert "NaN" in refused("evaluate", f"{factory}:nan", "--data", data)
-    assert "logits" in refused("evaluate", f"{factory}:flat", "--data", data)
+    assert "only 2 classes" in refused("evaluate", f"{factory}:flat", "--data", data)
     for eps in ("-1", "nan", "inf", "eight", "1/0"):
         assert "eps" in refused(*small, "--eps", eps)
     assert refused(*small, "--batch-size", "0")
