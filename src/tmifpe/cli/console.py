@@ -6,6 +6,7 @@ __all__ = [
     "bar",
     "encodable",
     "exit_if_flagged",
+    "exit_if_incomplete",
     "harmless",
     "in_cli_words",
     "percent",
@@ -102,12 +103,8 @@ def result_table(result: Result) -> Table:
     table = Table(title=plain(f"{spec.model} on {spec.data}"), show_header=False, title_justify="left")
     table.add_column(style="dim")
     table.add_column()
-    low, high = result.interval
     rows = [
-        (
-            "robust accuracy",
-            f"[bold]{percent(result.robust_accuracy)} %[/bold]  (95 %: {percent(low)} to {percent(high)})",
-        ),
+        ("robust accuracy", _accuracy(result)),
         ("clean accuracy", f"{percent(result.clean_accuracy)} %"),
         ("examples", f"{result.n}, of which broken {result.broken}"),
         ("threat", plain(f"{spec.threat.norm}, eps {spec.threat.eps:.6g}")),
@@ -124,15 +121,28 @@ def result_table(result: Result) -> Table:
         mean = sum(result.repeated) / len(result.repeated)
         bounds = " to ".join(percent(bound) for bound in student(result.repeated))
         rows.insert(1, (f"over {len(result.repeated)} draws", f"{percent(mean)} %  (95 %: {bounds})"))
+    if result.part:
+        rows.insert(0, ("shard", f"{result.part}, {len(result.outcomes)} of {result.plan.n} examples"))
     if result.resumed:
         rows.append(("from the store", f"{result.resumed} examples"))
     for name, text in rows:
         table.add_row(name, text)
     for note in result.notes:
         table.add_row("note", plain(note))
+    for one in result.failures:
+        table.add_row(f"[red]shard {one.shard} failed[/red]", plain(one.error))
     for flag in result.flags:
         table.add_row(f"[yellow]flag: {plain(flag.name)}[/yellow]", plain(f"{flag.seen} {flag.advice}"))
     return table
+
+
+def _accuracy(result: Result) -> str:
+    if result.missing:
+        low, high = map(percent, result.bounds)
+        every = result.n + result.missing
+        return f"[bold]{low} to {high} %[/bold]  (incomplete: {result.missing} of {every} examples have no verdict)"
+    low, high = map(percent, result.interval)
+    return f"[bold]{percent(result.robust_accuracy)} %[/bold]  (95 %: {low} to {high})"
 
 
 def in_cli_words(result: Result) -> Result:
@@ -148,6 +158,18 @@ def exit_if_flagged(flags: Iterable[Flag]) -> None:
     if names := ", ".join(dict.fromkeys(flag.name for flag in flags)):
         Console(stderr=True).print(f"flags were raised: {names}", style="yellow", markup=False)
         raise typer.Exit(3)
+
+
+def exit_if_incomplete(result: Result) -> None:
+    """Exit code 4 if some shards failed; which ones, and why."""
+    if not result.missing:
+        return
+    shown = Console(stderr=True, soft_wrap=True)
+    for one in result.failures:
+        said = harmless(f"shard {one.shard} failed {one.attempts} times: {one.error}")
+        shown.print(said, style="red", markup=False, highlight=False)
+    shown.print("incomplete: run the same command again to try the failed shards once more", style="yellow")
+    raise typer.Exit(4)
 
 
 def print_json(value: dict[str, Any]) -> None:

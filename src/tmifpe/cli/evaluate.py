@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tmifpe.cli.options import AttackOptions, SourceOptions, StoreOptions, TrustOptions
+from tmifpe.cli.options import AttackOptions, EngineOptions, SourceOptions, StoreOptions, TrustOptions
 
 
 def evaluate(
@@ -16,6 +16,7 @@ def evaluate(
     attack: AttackOptions,
     keep: StoreOptions,
     trust: TrustOptions,
+    engine: EngineOptions,
     loss: Annotated[
         str, typer.Option(help="The loss, e.g. tmifpe, ce, 'mifpe(T=10)'; or an attack: gama, autoattack.")
     ] = "tmifpe",
@@ -50,7 +51,7 @@ def evaluate(
     classifier, data, device = parse.load_sources(source)
     options: dict[str, Any] = parse.request_from(attack, data)
     options |= {"device": device, "keep_adv": save_adv is not None, "store": keep.folder, "fresh": keep.fresh}
-    options |= parse.checks_from(trust, data)
+    options |= parse.checks_from(trust, data) | parse.engine_from(engine)
     with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
         options["progress"] = lambda step: (check(), progress(step))
         result = tmifpe.evaluate(classifier, data, threat, chosen, **options)
@@ -63,6 +64,7 @@ def evaluate(
         console.print_json(provenance(device) | result.to_json())
     else:
         Console().print(console.result_table(result))
+    console.exit_if_incomplete(result)
     if fail_below is not None and result.robust_accuracy < fail_below:
         Console(stderr=True).print(f"robust accuracy {result.robust_accuracy:.4f} is below {fail_below}", style="red")
         raise typer.Exit(1)

@@ -5,7 +5,16 @@ A verb takes one parameter of a dataclass type; its fields become options of the
 
 from __future__ import annotations
 
-__all__ = ["DIGITS", "STORE", "AttackOptions", "SourceOptions", "StoreOptions", "TrustOptions", "with_options"]
+__all__ = [
+    "DIGITS",
+    "STORE",
+    "AttackOptions",
+    "EngineOptions",
+    "SourceOptions",
+    "StoreOptions",
+    "TrustOptions",
+    "with_options",
+]
 
 import dataclasses
 import functools
@@ -97,6 +106,22 @@ class TrustOptions:
     def __post_init__(self) -> None:
         if self.strict and not self.checks:
             raise InputError("--strict looks at flags, and --no-checks raises none; leave one of them out")
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Who computes the shards, and which of them."""
+
+    workers: Annotated[
+        str | None, typer.Option(help="Compute in N processes on this machine, or auto: one per GPU, or per core.")
+    ] = None
+    shard: Annotated[
+        str | None, typer.Option(help="Only part I/N of the shards, for an array job; auto: as the scheduler says.")
+    ] = None
+    retries: Annotated[int, typer.Option(min=0, help="How often a worker's failed shard is tried again.")] = 2
+    shard_timeout: Annotated[
+        float | None, typer.Option(help="Seconds that a worker may take for one shard.  [default: any]")
+    ] = None
 
 
 STORE = "tmifpe-runs"

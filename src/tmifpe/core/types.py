@@ -74,6 +74,8 @@ class Classifier:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     notes: tuple[str, ...] = field(default=())
+    source: Callable[[], Classifier] | None = field(default=None, compare=False, repr=False)
+    """Loads it again, in another process."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """The logits of images x (n, C, H, W) in [0, 1]."""

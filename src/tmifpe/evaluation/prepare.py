@@ -7,7 +7,7 @@ __all__ = ["Prepared", "prepare"]
 import hashlib
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,18 +25,19 @@ from tmifpe.core.extensions import require_identified
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model, Threat
 from tmifpe.data import as_data, coverage, stratified, subset
-from tmifpe.engines import Engine, Local
+from tmifpe.engines import Engine, Local, Parcel, Processes, find_places
 from tmifpe.evaluation.total import Total
 from tmifpe.models import check_compatible, model_identity
 from tmifpe.norms import NORMS
 from tmifpe.run.clean import CleanLogits
+from tmifpe.run.part import parse_part
 from tmifpe.run.plan import make_plan
 from tmifpe.run.prepared_model import PreparedModel, prepare_model
 from tmifpe.run.recorder import NoRecorder, Recorder
 from tmifpe.run.request import Request, require_model, require_threat
 from tmifpe.run.result import Progress, Result
 from tmifpe.run.second_opinion import second_opinion
-from tmifpe.run.shard import Job
+from tmifpe.run.shard import Job, ShardFailure
 from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.store import Store
 
@@ -56,7 +57,8 @@ def prepare(model: Model | Classifier, data: Any, threat: Threat, request: Reque
         prepared = stack.enter_context(prepare_model(network, request.precision, request.device))
         stack.enter_context(preserved_rng(prepared.device))
         second = stack.enter_context(second_opinion(network, prepared, request.verify, source))
-        yield Prepared(network, classifier, source, threat, request, prepared, second)
+        engine = stack.enter_context(_engine(network, classifier, prepared, request))
+        yield Prepared(network, classifier, source, threat, request, prepared, second, engine)
 
 
 @dataclass
@@ -92,7 +94,7 @@ class Prepared:
         attack.check(self.threat, targeted=request.targets is not None, eot=request.eot)
         plan = make_plan(len(self.data), self.data.shape, attack, request.batch_size, request.shard_size)
         if recorder is None and request.store is not None:
-            keeper = Store(request.store) if isinstance(request.store, str | Path) else request.store
+            keeper = Store(_folder(request)) if isinstance(request.store, str | Path) else request.store
             recorder = keeper.recorder(request.fresh)
         spec = self._spec(attack, seed)
         if recorder is not None:
@@ -122,7 +124,7 @@ class Prepared:
         request, began = self.request, time.perf_counter()
         try:
             plan = recorder.begin(spec, cut, str(job.prepared.device))
-            job = replace(job, batch_size=plan.batch_size)
+            job = replace(job, batch_size=plan.batch_size, keeps_batches=bool(spec.cut))
             total = Total(plan, request.keep_adv, progress)
             checks = Checks(request.checks, request.repeats, request.transfer_adv, self.model_checks)
             checks.recall(recorder.finished())
@@ -131,23 +133,42 @@ class Prepared:
                 total.add(recalled)
                 checks.shard(job, recalled)
             resumed, earlier = total.done, total.seconds
-            for result in self.engine.map(job, plan, total.missing(), total.tick):
+            part = parse_part(request.shard) if request.shard is not None else None
+            for result in self.engine.map(job, plan, total.missing(part), total.tick):
+                if isinstance(result, ShardFailure):
+                    recorder.fail(result)
+                    total.failures.append(result)
+                    continue
                 recorder.save(result)
                 total.add(result)
                 checks.shard(job, result)
-            if not total.outcomes.counted.any():
+            missing = sum(len(plan.positions(shard)) for shard in total.missing(part))
+            if not missing and part is None and not total.outcomes.counted.any():
                 raise InputError(
                     "every example is labelled or predicted as its target already; there is nothing to attack"
                 )
             seconds = time.perf_counter() - began + earlier
             adv = total.joined_adv()
             notes = (*self._notes(), *sorted(total.notes))
-            found = Result(spec, plan, total.outcomes, total.tally, seconds, resumed, adv=adv, notes=notes)
-            checks.after(job, found.outcomes)
+            found = Result(
+                spec,
+                plan,
+                total.found(),
+                total.tally,
+                seconds,
+                resumed,
+                adv=adv,
+                notes=notes,
+                missing=missing,
+                failures=tuple(sorted(total.failures, key=lambda failure: failure.shard)),
+                part=str(part or ""),
+            )
+            checks.after(job, total.outcomes)
             found = replace(
                 found, flags=checks.flags, check_forwards=checks.forwards, repeated=checks.repeated(found.n)
             )
-            recorder.end(found)
+            if not total.missing():
+                recorder.end(found)
             return found
         finally:
             recorder.close()
@@ -205,6 +226,22 @@ class Prepared:
                 "command line: let the factory return an nn.Module, or say --no-store)"
             )
         return identity
+
+
+def _engine(
+    network: Model, classifier: Classifier | None, prepared: PreparedModel, request: Request
+) -> AbstractContextManager[Engine]:
+    if request.workers is None:
+        return nullcontext(Local())
+    parcel = Parcel.of(network, classifier, prepared, request.verify)
+    places = find_places(request.workers, prepared.device)
+    return Processes(parcel, places, request.retries, request.shard_timeout)
+
+
+def _folder(request: Request) -> Path:
+    """Of the store. An array job has its own within it: one database must not be written from several machines."""
+    folder = Path(str(request.store))
+    return folder / parse_part(request.shard).folder if request.shard is not None else folder
 
 
 def _select(data: Data, request: Request) -> Data:

@@ -20,14 +20,16 @@ import torch
 from torch import Tensor, nn
 
 from tmifpe.core.errors import InputError, did_you_mean, shown
-from tmifpe.core.numbers import MOST_SEED, whole_number
+from tmifpe.core.numbers import MOST_SEED, real_number, whole_number
 from tmifpe.core.types import Threat
+from tmifpe.run.part import Part, parse_part
 from tmifpe.run.recorder import Keeper
 from tmifpe.run.result import Progress
 from tmifpe.run.second_opinion import as_precision
 
 MOST_DRAWS = 1_000_000
 """Of a randomised model, per look (`eot`) or at all (`repeats`)."""
+MOST_WORKERS = 1024
 
 
 class SharedOptions(TypedDict, total=False):
@@ -65,6 +67,14 @@ class SharedOptions(TypedDict, total=False):
     """A folder, in which the same request is resumed or returned."""
     fresh: bool
     """Repeat the run even if the store has it."""
+    workers: int | Literal["auto"] | None
+    """Compute the shards in so many processes; `auto`: one per GPU, or one per core."""
+    shard: str | None
+    """Only this part of the shards, such as `3/16`, for an array job; `auto`: as the scheduler says."""
+    retries: int
+    """How often a worker's shard is tried again before it counts as failed."""
+    shard_timeout: float | None
+    """Seconds that a worker may take for a shard; without it, any."""
 
 
 class EvaluateOptions(SharedOptions, total=False):
@@ -99,6 +109,10 @@ class Request:
     transfer_adv: Tensor | None = None
     store: str | Path | Keeper | None = None
     fresh: bool = False
+    workers: int | str | None = None
+    shard: str | Part | None = None
+    retries: int = 2
+    shard_timeout: float | None = None
     progress: Callable[[Progress], None] = field(default=lambda _: None)
 
     def __post_init__(self) -> None:
@@ -116,6 +130,13 @@ class Request:
             if getattr(self, option) is not None:
                 object.__setattr__(self, option, as_precision(getattr(self, option)))
         object.__setattr__(self, "targets", as_targets(self.targets))
+        if self.workers is not None and self.workers != "auto":
+            object.__setattr__(self, "workers", whole_number("workers", self.workers, most=MOST_WORKERS))
+        object.__setattr__(self, "retries", whole_number("retries", self.retries, least=0, most=1000))
+        if self.shard_timeout is not None:
+            object.__setattr__(self, "shard_timeout", real_number("shard_timeout", self.shard_timeout, above=0))
+        if self.shard is not None:
+            object.__setattr__(self, "shard", parse_part(self.shard))
 
     @classmethod
     def of(cls, options: dict[str, Any], verb: str = "evaluate") -> Request:

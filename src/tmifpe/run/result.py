@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tmifpe.attacks.queries import Tally
-from tmifpe.core.errors import shorten
+from tmifpe.core.errors import IncompleteError, shorten
 from tmifpe.core.options import parse
 from tmifpe.core.stats import student, wilson
 from tmifpe.run.outcomes import Mark, Outcomes
+from tmifpe.run.shard import ShardFailure
 from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.version import __version__
 
@@ -87,6 +88,18 @@ class Result:
     """The robust accuracy in further draws of a randomised model, one number per draw."""
     notes: tuple[str, ...] = ()
     """Remarks by the sources of the model and of the data."""
+    missing: int = 0
+    """Examples without a verdict, because their shards failed: then there are `bounds`, but no robust accuracy."""
+    failures: tuple[ShardFailure, ...] = ()
+    """The shards that failed, and why."""
+    part: str = ""
+    """Which part of the run this is, such as `3/16`; empty for all of it."""
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The robust accuracy if all missing examples counted as broken, and if all counted as robust."""
+        every = self.n + self.missing
+        return (self.robust / every, (self.robust + self.missing) / every) if every else (0.0, 0.0)
 
     @property
     def n(self) -> int:
@@ -106,11 +119,13 @@ class Result:
 
     @property
     def robust_accuracy(self) -> float:
+        self._require_complete()
         return self.robust / self.n if self.n else 0.0
 
     @property
     def interval(self) -> tuple[float, float]:
         """Wilson's 95 % interval of the robust accuracy: the spread of the draw of examples, not of the seed."""
+        self._require_complete()
         return wilson(self.robust, self.n)
 
     @property
@@ -133,13 +148,22 @@ class Result:
         attacked = int((self.outcomes.correct & self.outcomes.counted).sum())
         return self.broken / attacked if attacked else 0.0
 
+    def _require_complete(self) -> None:
+        if self.missing:
+            low, high = self.bounds
+            why = f" ({self.failures[0].error})" if self.failures else ""
+            raise IncompleteError(
+                f"the run is incomplete: {self.missing} of {self.n + self.missing} examples have no verdict{why}; its "
+                f"robust accuracy lies between {low:.2%} and {high:.2%}. Ask for the same again to go on"
+            )
+
     def to_json(self) -> dict[str, Any]:
-        """The result as plain values, without the rows."""
+        """The result as plain values, without the rows. Of an incomplete one, the number is null and has bounds."""
         _, options = parse(self.spec.attacks[0])
         plain: dict[str, Any] = {
             "clean_accuracy": self.clean_accuracy,
-            "robust_accuracy": self.robust_accuracy,
-            "interval": list(self.interval),
+            "robust_accuracy": None if self.missing else self.robust_accuracy,
+            "interval": None if self.missing else list(self.interval),
             "n": self.n,
             "broken": self.broken,
             "norm": self.spec.threat.norm,
@@ -163,10 +187,15 @@ class Result:
             "key": self.spec.key() if self.spec.data_identity else None,  # of what is not stored, nothing is hashed
             "version": __version__,
         }
+        if self.missing:
+            failures = [{"shard": one.shard, "attempts": one.attempts, "error": one.error} for one in self.failures]
+            plain |= {"bounds": list(self.bounds), "missing": self.missing, "failures": failures}
+        if self.part:
+            plain |= {"shard": self.part}
         if self.spec.verify != "none":
             plain |= {
                 "verify": self.spec.verify,
-                "second_robust_accuracy": self.second_robust_accuracy,
+                "second_robust_accuracy": None if self.missing else self.second_robust_accuracy,
                 "fragile": len(self.fragile),
                 "fragile_indices": self.fragile.tolist(),
             }
@@ -187,9 +216,11 @@ class Result:
         return f"<Result {self}; {shorten(what, 200)}; {f'flags: {shorten(names, 100)}' if names else 'no flags'}>"
 
     def __str__(self) -> str:
-        low, high = self.interval
+        low, high = self.bounds if self.missing else self.interval
+        number = f"{self.robust_accuracy:.2%} (95 % interval {low:.2%} to {high:.2%})" if not self.missing else ""
+        number = number or f"between {low:.2%} and {high:.2%} (incomplete: {self.missing} examples have no verdict)"
         return (
-            f"robust accuracy {self.robust_accuracy:.2%} (95 % interval {low:.2%} to {high:.2%}), "
+            f"{f'shard {self.part}: ' if self.part else ''}robust accuracy {number}, "
             f"clean {self.clean_accuracy:.2%}, n = {self.n}, {self.spec.threat.norm} eps = {self.spec.threat.eps:.6g}"
         )
 

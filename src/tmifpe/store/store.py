@@ -18,6 +18,7 @@ from tmifpe.core.errors import InputError, shown
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Flag, Result
 from tmifpe.store.errors import StoreError, explained
+from tmifpe.store.failures import read_failures
 from tmifpe.store.files import read_adv, run_folder
 from tmifpe.store.lock import RunLock
 from tmifpe.store.recorder import StoreRecorder
@@ -78,13 +79,26 @@ class Store:
         """What the run has found so far, as `evaluate` returns it, without the adversarial examples."""
         with self._reading() as connection:
             shards = list(read_shards(connection, run, self.folder))
+            failures = tuple(read_failures(connection, run, self.folder))
         outcomes = Outcomes.concat([shard.outcomes for shard in shards])
         tally = sum((shard.tally for shard in shards), Tally())
         plain = run.result or {}
         flags = tuple(Flag(**flag) for flag in plain.get("flags", ()))
         checks = int(plain.get("check_forwards", 0))
         repeated = tuple(plain.get("repeated", ()))
-        return Result(run.spec, run.plan, outcomes, tally, run.seconds, len(outcomes), flags, checks, repeated=repeated)
+        return Result(
+            run.spec,
+            run.plan,
+            outcomes,
+            tally,
+            run.seconds,
+            len(outcomes),
+            flags,
+            checks,
+            repeated=repeated,
+            missing=run.plan.n - len(outcomes) if failures else 0,
+            failures=failures,
+        )
 
     def adv(self, run: StoredRun) -> Iterator[Tensor]:
         """The adversarial examples of the finished shards in order, one shard at a time."""
