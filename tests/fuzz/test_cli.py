@@ -19,7 +19,7 @@ from tests.fuzz.fuzzing import fuzz, mix, sentence
 from tmifpe.cli import app
 from tmifpe.store import Store
 
-CODES = {0, 1, 2, 3, 130}
+CODES = {0, 1, 2, 3, 4, 130}
 
 FACTORY = """
 import torch
@@ -122,6 +122,12 @@ GOOD: dict[str, list[str]] = {
     "rows": ["1", "mnist", "nothing", "99"],
     "weights_dir": ["folder", "data.npz"],
     "data_dir": ["folder", "data.npz"],
+    "workers": ["0", "many", "-1"],  # real ones take seconds to start, and have tests of their own
+    "shard": ["1/1", "1/2", "2/2", "3/2", "auto", "auto/2"],
+    "retries": ["0", "1", "1001"],
+    "shard_timeout": ["1", "0", "nan"],
+    "stores": ["store", "folder", "data.npz"],
+    "into": ["merged", "store", "data.npz"],
 }
 QUIET = {"json", "no_store", "fresh", "strict", "every", "markdown", "latex", "with_autoattack", "paper", "checks"}
 
@@ -163,6 +169,7 @@ BASE: dict[str, list[str]] = {
     "runs rm": ["0123"],
     "runs export": ["0123"],
     "runs repair": [],
+    "runs merge": ["store", "--into", "merged"],
 }
 SLOW = {"demo"}  # trains nothing, but attacks two models with six losses
 

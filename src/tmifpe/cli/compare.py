@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tmifpe.cli.options import AttackOptions, SourceOptions, StoreOptions, TrustOptions
+from tmifpe.cli.options import AttackOptions, EngineOptions, SourceOptions, StoreOptions, TrustOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,6 +22,7 @@ def compare(
     attack: AttackOptions,
     keep: StoreOptions,
     trust: TrustOptions,
+    engine: EngineOptions,
     losses: Annotated[
         str, typer.Option(help="Losses or attacks, e.g. ce,tmifpe,'gama(momentum=0.75)',autoattack.")
     ] = "ce,ce-margin,cw,dlr,mifpe,tmifpe",
@@ -44,7 +45,7 @@ def compare(
     classifier, data, device = parse.load_sources(source)
     options: dict[str, Any] = parse.request_from(attack, data) | {"device": device}
     options |= {"store": keep.folder, "fresh": keep.fresh, "seeds": chosen}
-    options |= parse.checks_from(trust, data)
+    options |= parse.checks_from(trust, data) | parse.engine_from(engine)
     del options["seed"]
     with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
         options["progress"] = lambda _, step: (check(), progress(step))
