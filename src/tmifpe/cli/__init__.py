@@ -68,6 +68,7 @@ def _root(
 
 def _register() -> None:
     from tmifpe.cli import audit, compare, demo, evaluate, figure1, listing, merge, runs, table1, table_targeted, theory
+    from tmifpe.cli.plans import verbs as plans
 
     verb = partial(app.command, cls=Command)
     verb("evaluate")(with_options(evaluate.evaluate))
@@ -78,6 +79,8 @@ def _register() -> None:
     # A row of logits may start with a minus sign, which must not be taken for an option.
     verb("theory", context_settings={"ignore_unknown_options": True})(theory.theory)
     verb("figure1")(figure1.figure1)
+    verb("run")(with_options(plans.run))
+    app.add_typer(plans.plan)
     runs.runs.command("merge", cls=Command)(merge.merge)
     app.add_typer(runs.runs)
     verb("list")(listing.listing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "as_json",
     "bar",
     "encodable",
     "exit_if_flagged",
@@ -173,8 +174,13 @@ def exit_if_incomplete(result: Result) -> None:
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """Exactly one JSON object on stdout; JSON knows no NaN and no infinity, so they become null."""
-    sys.stdout.write(json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
+    """Exactly one JSON object on stdout."""
+    sys.stdout.write(as_json(value))
+
+
+def as_json(value: dict[str, Any]) -> str:
+    """JSON knows no NaN and no infinity, so they become null."""
+    return json.dumps(_finite(value), indent=2, allow_nan=False) + "\n"
 
 
 def _finite(value: Any) -> Any:
