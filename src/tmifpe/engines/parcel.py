@@ -22,6 +22,7 @@ from tmifpe.core.errors import InputError, first_line
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.models import model_identity
 from tmifpe.models.identity import held_parts
+from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.prepared_model import PreparedModel
 from tmifpe.run.shard import Job, ShardResult
 from tmifpe.run.spec import Plan
@@ -103,7 +104,7 @@ class Task:
             _TaskData(self),
             order.threat,
             attack,
-            order.targets if self.targets is None else torch.from_numpy(self.targets),
+            order.targets if self.targets is None else torch.from_numpy(_writable(self.targets)),
             order.mode,
             order.seed,
             order.batch_size,
@@ -146,7 +147,13 @@ def pack_result(result: ShardResult) -> tuple[ShardResult, NDArray[Any] | None]:
 
 def unpack_result(packed: tuple[ShardResult, NDArray[Any] | None]) -> ShardResult:
     result, adv = packed
-    return replace(result, adv=None if adv is None else torch.from_numpy(adv))
+    outcomes = Outcomes(**{name: _writable(column) for name, column in result.outcomes.arrays.items()})
+    return replace(result, outcomes=outcomes, adv=None if adv is None else torch.from_numpy(_writable(adv)))
+
+
+def _writable(array: NDArray[Any]) -> NDArray[Any]:
+    """Ray gives out arrays of its shared memory, which cannot be written."""
+    return array if array.flags.writeable else array.copy()
 
 
 def unpack_model(parcel: Parcel) -> Model:

@@ -7,15 +7,16 @@ __all__ = ["Processes"]
 import multiprocessing
 import signal
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from tmifpe.core.errors import InputError, ModelError
+from tmifpe.core.errors import InputError
 from tmifpe.engines.engine import Tick
+from tmifpe.engines.ledger import Ledger
 from tmifpe.engines.parcel import Order, Parcel, Task, unpack_result
 from tmifpe.engines.places import Places
 from tmifpe.engines.worker import Answer, receive, send, work
@@ -24,8 +25,6 @@ from tmifpe.run.spec import Plan
 
 _BEAT_SECONDS = 0.2
 """How long the driver waits before it reports progress anyway, so that Ctrl-C is seen and time limits are kept."""
-_HOPELESS = 3
-"""Failed shards without a single success, after which the rest is not tried."""
 
 
 @dataclass
@@ -68,32 +67,6 @@ class _Worker:
         return f"its worker process was killed ({name}{', perhaps for want of memory' if code == -9 else ''})"
 
 
-@dataclass
-class _Ledger:
-    """Which shards of a run wait, how often each was tried, and what became of the others."""
-
-    waiting: deque[int]
-    retries: int
-    tries: Counter[int] = field(default_factory=Counter)
-    done: int = 0
-    failures: list[ShardFailure] = field(default_factory=list)
-
-    def again(self, shard: int, error: str, trace: str = "") -> ShardFailure | None:
-        """Back to the end of the queue; or, after the last attempt, the failure."""
-        self.tries[shard] += 1
-        if self.tries[shard] <= self.retries:
-            self.waiting.append(shard)
-            return None
-        failure = ShardFailure(shard, self.tries[shard], error, trace)
-        self.failures.append(failure)
-        return failure
-
-    def give_up(self) -> None:
-        """`ModelError` where nothing has worked and nothing speaks for going on."""
-        if not self.done and len(self.failures) >= (_HOPELESS if self.waiting else 1):
-            raise ModelError(f"{len(self.failures)} shards failed and none succeeded: {self.failures[0].error}")
-
-
 class Processes:
     """An engine that lives for one model, for as many runs as it is asked: a context manager that leaves no process.
 
@@ -119,7 +92,7 @@ class Processes:
         return [worker.process.pid for worker in self._workers.values() if worker.process.pid is not None]
 
     def map(self, job: Job, plan: Plan, shards: Sequence[int], tick: Tick) -> Iterator[ShardResult | ShardFailure]:
-        order, ledger = Order.of(job), _Ledger(deque(shards), self._retries)
+        order, ledger = Order.of(job), Ledger(deque(shards), self._retries)
         fetched: dict[int, Task] = {}
         try:
             while ledger.waiting or self._busy():
@@ -141,7 +114,7 @@ class Processes:
     def _busy(self) -> list[_Worker]:
         return [worker for worker in self._workers.values() if worker.shard is not None]
 
-    def _hand_out(self, job: Job, plan: Plan, order: Order, ledger: _Ledger, fetched: dict[int, Task]) -> None:
+    def _hand_out(self, job: Job, plan: Plan, order: Order, ledger: Ledger, fetched: dict[int, Task]) -> None:
         """A shard for everyone who is idle, and the next ones read while the others work."""
         wanted = min(self._places.workers, len(self._busy()) + len(ledger.waiting))
         for place in range(self._places.workers):
@@ -186,7 +159,7 @@ class Processes:
             except (EOFError, OSError):
                 yield places[pipe], Answer("lost")
 
-    def _heard(self, place: int, answer: Answer, ledger: _Ledger) -> ShardResult | ShardFailure | None:
+    def _heard(self, place: int, answer: Answer, ledger: Ledger) -> ShardResult | ShardFailure | None:
         worker = self._workers[place]
         if answer.kind == "refused":
             raise InputError(answer.body)
@@ -210,7 +183,7 @@ class Processes:
             return self._lost(place, ledger)
         return None
 
-    def _lost(self, place: int, ledger: _Ledger, reason: str = "") -> ShardFailure | None:
+    def _lost(self, place: int, ledger: Ledger, reason: str = "") -> ShardFailure | None:
         worker = self._workers.pop(place)
         ended = worker.end()
         if not worker.ready:
@@ -225,7 +198,7 @@ class Processes:
             return None
         return None if worker.shard is None else ledger.again(worker.shard, reason or ended)
 
-    def _overdue(self, ledger: _Ledger) -> Iterator[ShardFailure]:
+    def _overdue(self, ledger: Ledger) -> Iterator[ShardFailure]:
         """Shards that take longer than the limit; whoever works on them is ended."""
         for place, worker in list(self._workers.items()):
             if self._limit is None or worker.shard is None or worker.since is None:

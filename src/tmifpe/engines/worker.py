@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Answer", "receive", "send", "work"]
+__all__ = ["Answer", "compute", "receive", "send", "unpack", "work"]
 
 import ctypes
 import multiprocessing
@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tmifpe.attacks import Attack
 from tmifpe.core.errors import InputError, ModelError, first_line
 from tmifpe.core.memory import keep_freed_memory
+from tmifpe.engines.engine import Tick
 from tmifpe.engines.memory import run_in_memory
 from tmifpe.engines.parcel import Order, Parcel, Task, pack_result, unpack_model
 from tmifpe.run.prepared_model import PreparedModel, prepare_model
@@ -54,7 +56,7 @@ def work(pipe: Connection, threads: int) -> None:
     torch.set_num_threads(min(threads, torch.get_num_threads()))
     try:
         with ExitStack() as stack:
-            prepared, second = _unpack(receive(pipe), stack)
+            prepared, second = unpack(receive(pipe), stack)
             send(pipe, Answer("ready"))
             _serve(pipe, prepared, second)
     except InputError as error:
@@ -63,13 +65,29 @@ def work(pipe: Connection, threads: int) -> None:
         pass  # the parent has closed the pipe, or is gone
 
 
-def _unpack(parcel: Parcel, stack: ExitStack) -> tuple[PreparedModel, PreparedModel | None]:
+def unpack(parcel: Parcel, stack: ExitStack) -> tuple[PreparedModel, PreparedModel | None]:
+    """The model of a parcel, and the one of the second opinion, ready to be asked."""
     network = unpack_model(parcel)
     prepared = stack.enter_context(prepare_model(network, parcel.precision, parcel.device))
     if parcel.verify is None:
         return prepared, None
     place = "cpu" if prepared.device.type == "mps" and parcel.verify == "fp64" else parcel.device
     return prepared, stack.enter_context(prepare_model(network, parcel.verify, place))
+
+
+def compute(
+    task: Task, order: Order, attack: Attack, prepared: PreparedModel, second: PreparedModel | None, tick: Tick
+) -> Answer:
+    """One shard: done or failed. What is wrong with the request, and not with this shard, is raised."""
+    try:
+        job = task.job(prepared, second, order, attack)
+        return Answer("done", pack_result(run_in_memory(job, task.shard, range(len(task.indices)), tick)))
+    except Exception as error:  # the model is the user's code, and may fail in any way
+        if isinstance(error, InputError) and not isinstance(error, ModelError):
+            raise
+        said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {first_line(error)}"
+        leaves = prepared.device.type == "cuda"  # a CUDA error may have spoilt this process
+        return Answer("failed", (task.shard, said, traceback.format_exc(), leaves))
 
 
 def _serve(pipe: Connection, prepared: PreparedModel, second: PreparedModel | None) -> None:
@@ -79,23 +97,14 @@ def _serve(pipe: Connection, prepared: PreparedModel, second: PreparedModel | No
         if isinstance(message, Order):
             order, attack = message, message.attack()
             continue
-        task: Task = message
         assert order is not None  # noqa: S101 - an order comes before its tasks
         assert attack is not None  # noqa: S101
+        task: Task = message
         send(pipe, Answer("began", task.shard))
-        try:
-            job = task.job(prepared, second, order, attack)
-            result = run_in_memory(job, task.shard, range(len(task.indices)), _Ticker(pipe, task.shard))
-        except Exception as error:  # the model is the user's code, and may fail in any way
-            if isinstance(error, InputError) and not isinstance(error, ModelError):
-                raise  # about the request, not about this shard
-            said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {first_line(error)}"
-            leaves = prepared.device.type == "cuda"  # a CUDA error may have spoilt this process
-            send(pipe, Answer("failed", (task.shard, said, traceback.format_exc(), leaves)))
-            if leaves:
-                return
-            continue
-        send(pipe, Answer("done", pack_result(result)))
+        answer = compute(task, order, attack, prepared, second, _Ticker(pipe, task.shard))
+        send(pipe, answer)
+        if answer.kind == "failed" and answer.body[-1]:
+            return
 
 
 class _Ticker:

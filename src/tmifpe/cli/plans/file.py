@@ -185,7 +185,6 @@ def _check(run: PlannedRun) -> None:
 
     if run.fail_below is not None and not 0 <= run.fail_below <= 1:
         raise InputError(f"fail_below is a fraction in [0, 1], got {run.fail_below}")
-    parse.refuse_ignored_options(run.attack, run.loss)
     threat = parse.threat_from(run.attack)
     attack = resolve_attack(run.loss, parse.attack_from(run.attack, "tmifpe"))
     attack.check(threat, targeted=run.attack.targets is not None, eot=run.attack.eot)
