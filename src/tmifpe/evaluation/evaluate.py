@@ -39,7 +39,8 @@ def evaluate(
         for PGD to climb, or `autoattack`.
     recorder: where results are kept; `store=` makes the usual one.
     options: targets, mode, seed, precision, eot, limit, sample, indices, batch_size, shard_size, device, name,
-        keep_adv, checks, verify, repeats, transfer_adv, store, fresh, progress: see `EvaluateOptions`.
+        keep_adv, checks, verify, repeats, transfer_adv, store, fresh, engine, address, workers, shard, retries,
+        shard_timeout, progress: see `EvaluateOptions`.
 
     >>> import torch, tmifpe
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))

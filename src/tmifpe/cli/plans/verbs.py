@@ -97,8 +97,13 @@ def run(
         parse.check_output(path)
     runs = _only(list(read.runs), only)
     folder = keep.folder if keep.store != STORE or keep.no_store else read.store or STORE
-    with interruptible(folder) as check, _progress(len(runs)) as told:
-        rows = run_all(runs, folder, keep.fresh, engine, lambda run, step: (check(), told(run, step)))
+    with interruptible(folder) as check, _progress(len(runs)) as show:
+
+        def told(run: PlannedRun, step: Progress | None) -> None:
+            check()
+            show(run, step)
+
+        rows = run_all(runs, folder, keep.fresh, engine, told)
     plain = {"runs": [row.to_json() for row in rows]}
     texts = {"markdown": table.markdown, "latex": table.latex, "junit": table.junit}
     for kind, path in read.outputs.items():
