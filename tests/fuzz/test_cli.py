@@ -126,8 +126,6 @@ GOOD: dict[str, list[str]] = {
     "weights_dir": ["folder", "data.npz"],
     "data_dir": ["folder", "data.npz"],
     "workers": ["0", "many", "-1"],  # real ones take seconds to start, and have tests of their own
-    "engine": ["local", "loca"],
-    "address": ["localhost:1"],
     "shard": ["1/1", "1/2", "2/2", "3/2", "auto", "auto/2"],
     "retries": ["0", "1", "1001"],
     "shard_timeout": ["1", "0", "nan"],

@@ -112,10 +112,6 @@ class TrustOptions:
 class EngineOptions:
     """Who computes the shards, and which of them."""
 
-    engine: Annotated[
-        str | None, typer.Option(help="local, processes or ray (extra).  [default: processes with --workers]")
-    ] = None
-    address: Annotated[str | None, typer.Option(help="The Ray cluster, HOST:PORT.  [default: on this machine]")] = None
     workers: Annotated[
         str | None, typer.Option(help="Compute in N processes on this machine, or auto: one per GPU, or per core.")
     ] = None

@@ -22,7 +22,6 @@ from tmifpe.core.errors import InputError, first_line
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.models import model_identity
 from tmifpe.models.identity import held_parts
-from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.prepared_model import PreparedModel
 from tmifpe.run.shard import Job, ShardResult
 from tmifpe.run.spec import Plan
@@ -36,7 +35,7 @@ class Parcel:
     """By `torch.save`; None where that fails, as it does for TorchScript and for functions within functions."""
     source: Callable[[], Classifier] | None
     """What loads it again, where its source is known."""
-    print: str | None
+    identity: str | None
     """Its fingerprint: what was loaded again must be the same."""
     precision: str
     device: str
@@ -104,7 +103,7 @@ class Task:
             _TaskData(self),
             order.threat,
             attack,
-            order.targets if self.targets is None else torch.from_numpy(_writable(self.targets)),
+            order.targets if self.targets is None else torch.from_numpy(self.targets),
             order.mode,
             order.seed,
             order.batch_size,
@@ -147,13 +146,7 @@ def pack_result(result: ShardResult) -> tuple[ShardResult, NDArray[Any] | None]:
 
 def unpack_result(packed: tuple[ShardResult, NDArray[Any] | None]) -> ShardResult:
     result, adv = packed
-    outcomes = Outcomes(**{name: _writable(column) for name, column in result.outcomes.arrays.items()})
-    return replace(result, outcomes=outcomes, adv=None if adv is None else torch.from_numpy(_writable(adv)))
-
-
-def _writable(array: NDArray[Any]) -> NDArray[Any]:
-    """Ray gives out arrays of its shared memory, which cannot be written."""
-    return array if array.flags.writeable else array.copy()
+    return replace(result, adv=None if adv is None else torch.from_numpy(adv))
 
 
 def unpack_model(parcel: Parcel) -> Model:
@@ -168,7 +161,7 @@ def unpack_model(parcel: Parcel) -> Model:
     if parcel.source is None:
         raise InputError(_unsendable(reason))
     network = parcel.source().module
-    if fingerprint(network) != parcel.print:
+    if fingerprint(network) != parcel.identity:
         raise InputError(
             "the workers loaded another model than this process has: its weights were changed after it was loaded, or "
             "its factory draws them at random; save them to a file and name it as weights, or leave out the workers"

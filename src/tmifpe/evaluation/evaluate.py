@@ -39,7 +39,7 @@ def evaluate(
         for PGD to climb, or `autoattack`.
     recorder: where results are kept; `store=` makes the usual one.
     options: targets, mode, seed, precision, eot, limit, sample, indices, batch_size, shard_size, device, name,
-        keep_adv, checks, verify, repeats, transfer_adv, store, fresh, engine, address, workers, shard, retries,
+        keep_adv, checks, verify, repeats, transfer_adv, store, fresh, workers, shard, retries,
         shard_timeout, progress: see `EvaluateOptions`.
 
     >>> import torch, tmifpe

@@ -25,7 +25,7 @@ from tmifpe.core.extensions import require_identified
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model, Threat
 from tmifpe.data import as_data, coverage, stratified, subset
-from tmifpe.engines import Engine, Local, Parcel, Processes, RayActors, find_places
+from tmifpe.engines import Engine, Local, Parcel, Processes, find_places
 from tmifpe.evaluation.total import Total
 from tmifpe.models import check_compatible, model_identity
 from tmifpe.norms import NORMS
@@ -231,13 +231,10 @@ class Prepared:
 def _engine(
     network: Model, classifier: Classifier | None, prepared: PreparedModel, request: Request
 ) -> AbstractContextManager[Engine]:
-    if request.workers is None and request.engine in (None, "local"):
+    if request.workers is None:
         return nullcontext(Local())
     parcel = Parcel.of(network, classifier, prepared, request.verify)
-    if request.engine == "ray":
-        count = request.workers if isinstance(request.workers, int) else None
-        return RayActors(parcel, count, request.retries, request.shard_timeout, request.address)
-    places = find_places(request.workers or "auto", prepared.device)
+    places = find_places(request.workers, prepared.device)
     return Processes(parcel, places, request.retries, request.shard_timeout)
 
 

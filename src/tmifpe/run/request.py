@@ -30,7 +30,6 @@ from tmifpe.run.second_opinion import as_precision
 MOST_DRAWS = 1_000_000
 """Of a randomised model, per look (`eot`) or at all (`repeats`)."""
 MOST_WORKERS = 1024
-ENGINES = ("local", "processes", "ray")
 
 
 class SharedOptions(TypedDict, total=False):
@@ -68,10 +67,6 @@ class SharedOptions(TypedDict, total=False):
     """A folder, in which the same request is resumed or returned."""
     fresh: bool
     """Repeat the run even if the store has it."""
-    engine: Literal["local", "processes", "ray"] | None
-    """Who computes the shards; `processes` if `workers` are given, else this process."""
-    address: str | None
-    """Of a Ray cluster, HOST:PORT; without it RAY_ADDRESS, or Ray on this machine."""
     workers: int | Literal["auto"] | None
     """Compute the shards in so many processes; `auto`: one per GPU, or one per core."""
     shard: str | None
@@ -114,8 +109,6 @@ class Request:
     transfer_adv: Tensor | None = None
     store: str | Path | Keeper | None = None
     fresh: bool = False
-    engine: str | None = None
-    address: str | None = None
     workers: int | str | None = None
     shard: str | Part | None = None
     retries: int = 2
@@ -142,12 +135,6 @@ class Request:
     def _check_engine(self) -> None:
         if self.workers is not None and self.workers != "auto":
             object.__setattr__(self, "workers", whole_number("workers", self.workers, most=MOST_WORKERS))
-        if self.engine is not None and self.engine not in ENGINES:
-            raise did_you_mean("engine", self.engine, ENGINES)
-        if self.engine == "local" and self.workers is not None:
-            raise InputError("the local engine is one process and takes no workers; leave out one of them")
-        if self.address is not None and self.engine != "ray":
-            raise InputError("an address is that of a Ray cluster; it needs the engine ray")
         object.__setattr__(self, "retries", whole_number("retries", self.retries, least=0, most=1000))
         if self.shard_timeout is not None:
             object.__setattr__(self, "shard_timeout", real_number("shard_timeout", self.shard_timeout, above=0))
