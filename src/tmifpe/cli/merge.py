@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["merge"]
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -53,7 +53,7 @@ def _listed(shards: tuple[int, ...]) -> str:
     return ", ".join(map(str, shards[:_LISTED])) + more
 
 
-def _to_json(one: Merged) -> dict[str, object]:
+def _to_json(one: Merged) -> dict[str, Any]:
     missing, twice = list(one.missing), list(one.twice)
     return one.result.to_json() | {
         "run": one.key,

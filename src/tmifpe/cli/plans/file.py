@@ -167,14 +167,14 @@ def _expand(document: Document, nth: int, values: dict[str, Any], own: dict[str,
 
 
 def _planned(name: str, values: dict[str, Any], where: str) -> PlannedRun:
-    groups = []
-    for group in GROUPS:
-        names = {entry.name for entry in dataclasses.fields(group)}
-        try:
-            groups.append(group(**{key: value for key, value in values.items() if key in names}))
-        except InputError as error:
-            raise _at(where, error) from error
-    return PlannedRun(name, *groups, values.get("loss", "tmifpe"), values.get("fail_below"), where)
+    try:
+        source, attack, trust = (
+            group(**{entry.name: values[entry.name] for entry in dataclasses.fields(group) if entry.name in values})
+            for group in GROUPS
+        )
+    except InputError as error:
+        raise _at(where, error) from error
+    return PlannedRun(name, source, attack, trust, values.get("loss", "tmifpe"), values.get("fail_below"), where)
 
 
 def _check(run: PlannedRun) -> None:

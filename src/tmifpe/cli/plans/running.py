@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Row", "run_all"]
+__all__ = ["PlanRow", "run_all"]
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Row:
+class PlanRow:
     """What became of a planned run: a result, complete or not, or the reason why there is none."""
 
     run: PlannedRun
@@ -54,9 +54,9 @@ def run_all(
     fresh: bool,
     engine: EngineOptions,
     progress: Callable[[PlannedRun, Progress | None], None],
-) -> list[Row]:
+) -> list[PlanRow]:
     """A row per run, in the order of the plan; `progress(run, None)` says that a run is over."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, PlanRow] = {}
     groups: dict[Any, list[PlannedRun]] = {}
     for run in runs:
         groups.setdefault(_shared(run), []).append(run)
@@ -80,7 +80,7 @@ def _run_group(
     fresh: bool,
     engine: EngineOptions,
     progress: Callable[[PlannedRun, Progress | None], None],
-) -> Iterator[Row]:
+) -> Iterator[PlanRow]:
     from tmifpe.cli import parse
     from tmifpe.evaluation.prepare import prepare
     from tmifpe.run.request import Request
@@ -101,12 +101,12 @@ def _run_group(
                     found = prepared.run(
                         attack, seed=run.attack.seed, progress=lambda step, run=run: progress(run, step)
                     )
-                    yield Row(run, found)
+                    yield PlanRow(run, found)
                 except (InputError, MemoryError, RuntimeError) as error:
-                    yield Row(run, error=_said(error))
+                    yield PlanRow(run, error=_said(error))
     except (InputError, MemoryError, RuntimeError) as error:  # of the model or the data: no run of the group can be
         for run in left:
-            yield Row(run, error=_said(error))
+            yield PlanRow(run, error=_said(error))
 
 
 def _said(error: BaseException) -> str:

@@ -8,13 +8,13 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
-from tmifpe.cli.plans.running import Row
+from tmifpe.cli.plans.running import PlanRow
 
 HEADINGS = ("run", "threat", "examples", "clean %", "robust %", "95 % interval", "state")
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def cells(row: Row) -> list[str]:
+def cells(row: PlanRow) -> list[str]:
     """One line of the table, in the order of the headings."""
     result = row.result
     if result is None:
@@ -35,7 +35,7 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def markdown(rows: Sequence[PlanRow]) -> str:
     lines = [f"| {' | '.join(HEADINGS)} |", "|---|---|" + "---:|" * 4 + "---|"]
     for row in rows:
         flat = [" ".join(cell.split()).replace("\\", "\\\\").replace("|", "\\|") for cell in cells(row)]
@@ -43,14 +43,14 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def latex(rows: Sequence[Row]) -> str:
+def latex(rows: Sequence[PlanRow]) -> str:
     """With booktabs."""
     lines = [r"\begin{tabular}{llrrrrl}", r"\toprule", " & ".join(map(_tex, HEADINGS)) + r" \\", r"\midrule"]
     lines += [" & ".join(map(_tex, cells(row))) + r" \\" for row in rows]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-def junit(rows: Sequence[Row]) -> str:
+def junit(rows: Sequence[PlanRow]) -> str:
     """A test case per run: an error where there is no number, a failure where a gate is missed."""
     errors = [row for row in rows if row.state != "done"]
     missed = [row for row in rows if row.missed or row.flagged]

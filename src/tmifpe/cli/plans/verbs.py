@@ -19,7 +19,7 @@ from tmifpe.core.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from tmifpe.cli.plans.file import PlannedRun
-    from tmifpe.cli.plans.running import Row
+    from tmifpe.cli.plans.running import PlanRow
     from tmifpe.run.result import Progress
 
 plan = typer.Typer(name="plan", help="Write plan files, and scripts to submit them.", no_args_is_help=True)
@@ -147,7 +147,7 @@ def _progress(count: int) -> Iterator[Callable[[PlannedRun, Progress | None], No
         yield told
 
 
-def _show(rows: list[Row]) -> None:
+def _show(rows: list[PlanRow]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -163,7 +163,7 @@ def _show(rows: list[Row]) -> None:
     Console().print(table)
 
 
-def _exit(rows: list[Row]) -> None:
+def _exit(rows: list[PlanRow]) -> None:
     """4: a run failed or is incomplete; 1: a gate is missed; 3: a flag was raised where the plan is strict."""
     if lost := [row.run.name for row in rows if row.state != "done"]:
         _say(f"{len(lost)} of {len(rows)} runs failed or are incomplete: {', '.join(lost)}")
