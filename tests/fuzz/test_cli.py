@@ -19,7 +19,7 @@ from tests.fuzz.fuzzing import fuzz, mix, sentence
 from tmifpe.cli import app
 from tmifpe.store import Store
 
-CODES = {0, 1, 2, 3, 130}
+CODES = {0, 1, 2, 3, 4, 130}
 
 FACTORY = """
 import torch
@@ -50,6 +50,9 @@ def _files() -> None:
     save_file({"weight": torch.ones(3, 4)}, "w.safetensors")
     save_file({"adv": torch.zeros(2, 1, 2, 2)}, "adv.safetensors")
     Path("broken.npz").write_bytes(b"PK\3\4 broken")
+    plan = 'model = "tiny.py:make"\ndata = "npz:data.npz"\nsteps = 1\nlimit = 2\nchecks = false\n'
+    Path("plan.toml").write_text(f'[[run]]\nname = "one"\n{plan}')
+    Path("bad.toml").write_text("[[run]]\nmodel = [\n")
     Path("folder").mkdir()
 
 
@@ -130,6 +133,17 @@ GOOD: dict[str, list[str]] = {
     "rows": ["1", "mnist", "nothing", "99"],
     "weights_dir": ["folder", "data.npz"],
     "data_dir": ["folder", "data.npz"],
+    "workers": ["0", "many", "-1"],  # real ones take seconds to start, and have tests of their own
+    "shard": ["1/1", "1/2", "2/2", "3/2", "auto", "auto/2"],
+    "retries": ["0", "1", "1001"],
+    "shard_timeout": ["1", "0", "nan"],
+    "plan": ["plan.toml", "bad.toml", "data.npz", "folder", "pyproject.toml"],
+    "only": ["one", "*", "two"],
+    "jobs": ["1", "16", "0"],
+    "cpus": ["1", "4"],
+    "time": ["04:00:00", "2-12", "soon"],
+    "stores": ["store", "folder", "data.npz"],
+    "into": ["merged", "store", "data.npz"],
 }
 QUIET = {"json", "no_store", "fresh", "strict", "every", "markdown", "latex", "with_autoattack", "paper", "checks"}
 
@@ -172,6 +186,10 @@ BASE: dict[str, list[str]] = {
     "runs rm": ["0123"],
     "runs export": ["0123"],
     "runs repair": [],
+    "run": ["plan.toml", "--no-store"],
+    "plan init": ["--out", "new.toml"],
+    "plan sbatch": ["plan.toml"],
+    "runs merge": ["store", "--into", "merged"],
 }
 SLOW = {"demo"}  # trains nothing, but attacks two models with six losses
 
@@ -259,6 +277,11 @@ def test_stored_runs_are_whole(words: list[str]) -> None:
 
 @fuzz(12, 100, words=calls(("compare", "audit", "table-targeted", "verify")))
 def test_other_measurements(words: list[str]) -> None:
+    call(words)
+
+
+@fuzz(8, 60, words=calls(("run", "plan init", "plan sbatch")))
+def test_plans(words: list[str]) -> None:
     call(words)
 
 

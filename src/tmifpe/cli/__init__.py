@@ -16,7 +16,7 @@ from tmifpe.version import __version__
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 a gate was missed (--fail-below and its like); 2 a mistake, said in one sentence; 3 flags "
-    "were raised (--strict); 130 interrupted."
+    "were raised (--strict); 4 shards failed, and the run is incomplete; 130 interrupted."
 )
 
 
@@ -80,18 +80,23 @@ def _register() -> None:
         evaluate,
         figure1,
         listing,
+        merge,
         runs,
         table1,
         table_targeted,
         theory,
         verify,
     )
+    from tmifpe.cli.plans import verbs as plans
 
     verb = partial(app.command, cls=Command)
     verb("evaluate", epilog=EXIT_CODES)(with_options(evaluate.evaluate))
     verb("compare", epilog=EXIT_CODES)(with_options(compare.compare))
     verb("verify")(with_options(verify.verify))
     verb("audit")(with_options(audit.audit))
+    verb("run", epilog=EXIT_CODES)(with_options(plans.run))
+    app.add_typer(plans.plan)
+    runs.runs.command("merge", cls=Command)(merge.merge)
     app.add_typer(runs.runs)
     verb("list")(listing.listing)
     verb("demo")(demo.demo)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["GATES", "OUTPUT", "THE_PAPER", "TRUST", "WHAT", "WITH", "Command", "Verbs"]
+__all__ = ["ENGINE", "GATES", "OUTPUT", "THE_PAPER", "TRUST", "WHAT", "WITH", "Command", "Verbs"]
 
 from typing import Any
 
@@ -11,6 +11,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from tmifpe.core.errors import InputError
 
 WHAT, WITH, TRUST, GATES, OUTPUT = "What to attack", "With what", "Trust", "Gates for a CI", "Output"
+ENGINE = "Where it is computed"
 """The titles of options, in the order in which --help shows them."""
 THE_PAPER = "From the paper"
 
@@ -18,7 +19,7 @@ _HINTS = {
     "--attack": "--losses takes attacks too, as in --losses tmifpe,gama,ce+gama",
     "--loss": "--losses takes them, separated by commas",
     "--losses": "--loss takes one loss; tmifpe compare takes several",
-    "--config": "there are no configuration files; options stand on the command line",
+    "--config": "options stand on the command line; many runs stand in a plan file: tmifpe run plan.toml",
     "--epsilon": "the radius is --eps",
     "--dataset": "the data is --data",
     "--model": "the model stands first, without an option: tmifpe {verb} MODEL",
@@ -56,6 +57,7 @@ class Command(TyperCommand):
             TRUST: [],
             GATES: [],
             OUTPUT: [],
+            ENGINE: [],
             "Options": [],
         }
         for parameter in self.get_params(ctx):

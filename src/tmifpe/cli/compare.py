@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tmifpe.cli.options import AttackOptions, SourceOptions, StoreOptions, TrustOptions
+from tmifpe.cli.options import AttackOptions, EngineOptions, SourceOptions, StoreOptions, TrustOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,6 +29,7 @@ def compare(
     attack: AttackOptions,
     seeds: Annotated[str | None, typer.Option(help="Several seeds, e.g. 0,1,2: mean, spread and union.")] = None,
     trust: TrustOptions,
+    engine: EngineOptions,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
     keep: StoreOptions,
 ) -> None:
@@ -49,7 +50,7 @@ def compare(
     classifier, data, device = parse.load_sources(source)
     options: dict[str, Any] = parse.request_from(attack, data) | {"device": device}
     options |= {"store": keep.folder, "fresh": keep.fresh, "seeds": chosen}
-    options |= parse.checks_from(trust, data, device)
+    options |= parse.checks_from(trust, data, device) | parse.engine_from(engine)
     del options["seed"]
     with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
         options["progress"] = lambda _, step: (check(), progress(step))

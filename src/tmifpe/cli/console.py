@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 __all__ = [
+    "as_json",
     "bar",
     "encodable",
     "exit_if_flagged",
+    "exit_if_incomplete",
     "harmless",
     "in_cli_words",
     "layers_table",
@@ -98,12 +100,8 @@ def result_table(result: Result) -> Table:
     table = Table(title=plain(f"{spec.model} on {spec.data}"), show_header=False, title_justify="left")
     table.add_column(style="dim")
     table.add_column()
-    low, high = result.interval
     rows = [
-        (
-            "robust accuracy",
-            f"[bold]{percent(result.robust_accuracy)} %[/bold]  (95 %: {percent(low)} to {percent(high)})",
-        ),
+        ("robust accuracy", _accuracy(result)),
         ("clean accuracy", f"{percent(result.clean_accuracy)} %"),
         ("examples", f"{result.n}, of which broken {result.broken}"),
         ("threat", plain(f"{spec.threat.norm}, eps {spec.threat.eps:.6g}{spec.threat.within}")),
@@ -116,7 +114,8 @@ def result_table(result: Result) -> Table:
         rows.insert(3, ("broken by", plain(told)))
     if spec.targets != "none":
         rows.insert(2, ("success rate", f"{percent(result.success_rate)} % towards {plain(spec.targets)}"))
-    for name, text in (rows[0], *_beside(result), *rows[1:], *_added(result)):
+    parts = [("shard", f"{result.part}, {len(result.outcomes)} of {result.plan.n} examples")] if result.part else []
+    for name, text in (*parts, rows[0], *_beside(result), *rows[1:], *_added(result)):
         table.add_row(name, text)
     for number, stage in enumerate(result.stages if len(spec.attacks) > 1 else (), 1):
         name = stage_title(spec.attacks[number - 1])
@@ -124,9 +123,20 @@ def result_table(result: Result) -> Table:
         table.add_row(f"stage {number}", plain(f"{name}: {stage.broken} of {stage.examples} broken; {cost}"))
     for note in result.notes:
         table.add_row("note", plain(note))
+    for one in result.failures:
+        table.add_row(f"[red]shard {one.shard} failed[/red]", plain(one.error))
     for flag in result.flags:
         table.add_row(f"[yellow]flag: {plain(flag.name)}[/yellow]", plain(f"{flag.seen} {flag.advice}"))
     return table
+
+
+def _accuracy(result: Result) -> str:
+    if result.missing:
+        low, high = map(percent, result.bounds)
+        every = result.n + result.missing
+        return f"[bold]{low} to {high} %[/bold]  (incomplete: {result.missing} of {every} examples have no verdict)"
+    low, high = map(percent, result.interval)
+    return f"[bold]{percent(result.robust_accuracy)} %[/bold]  (95 %: {low} to {high})"
 
 
 def _beside(result: Result) -> Iterator[tuple[str, str]]:
@@ -141,9 +151,9 @@ def _beside(result: Result) -> Iterator[tuple[str, str]]:
         bounds = " to ".join(percent(bound) for bound in student(result.repeated))
         yield f"over {len(result.repeated)} draws", f"{percent(mean)} %  (95 %: {bounds})"
     if result.certified_accuracy is not None:
-        proved, attacked = percent(result.certified_accuracy), percent(result.robust_accuracy)
+        proved, attacked = percent(result.certified_accuracy), percent(result.bounds[1])
         yield "proved and attacked", f"certified {proved} % ≤ robust ≤ attacked {attacked} %"
-    if result.spec.verify != "none":
+    if result.spec.verify != "none" and not result.missing:
         second = f"{percent(result.second_robust_accuracy)} % robust, {len(result.fragile)} examples differ (fragile)"
         yield f"in {plain(result.spec.verify)}", second
 
@@ -196,9 +206,26 @@ def exit_if_flagged(flags: Iterable[Flag]) -> None:
         raise typer.Exit(3)
 
 
+def exit_if_incomplete(result: Result) -> None:
+    """Exit code 4 if some shards failed; which ones, and why."""
+    if not result.missing:
+        return
+    shown = Console(stderr=True, soft_wrap=True)
+    for one in result.failures:
+        said = harmless(f"shard {one.shard} failed {one.attempts} times: {one.error}")
+        shown.print(said, style="red", markup=False, highlight=False)
+    shown.print("incomplete: run the same command again to try the failed shards once more", style="yellow")
+    raise typer.Exit(4)
+
+
 def print_json(value: dict[str, Any]) -> None:
-    """Exactly one JSON object on stdout; JSON knows no NaN and no infinity, so they become null."""
-    sys.stdout.write(json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
+    """Exactly one JSON object on stdout."""
+    sys.stdout.write(as_json(value))
+
+
+def as_json(value: dict[str, Any]) -> str:
+    """JSON knows no NaN and no infinity, so they become null."""
+    return json.dumps(_finite(value), indent=2, allow_nan=False) + "\n"
 
 
 def _finite(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tmifpe.cli.options import AttackOptions, GateOptions, SourceOptions, StoreOptions, TrustOptions
+from tmifpe.cli.options import AttackOptions, EngineOptions, GateOptions, SourceOptions, StoreOptions, TrustOptions
 
 if TYPE_CHECKING:
     from tmifpe.run.result import Result
@@ -38,6 +38,7 @@ def evaluate(
     ] = False,
     gate: GateOptions,
     keep: StoreOptions,
+    engine: EngineOptions,
 ) -> None:
     """Measure the robust accuracy of MODEL on DATA."""
     from rich.console import Console
@@ -53,7 +54,7 @@ def evaluate(
     ending = check_ending(save_adv) if save_adv is not None else ""
     parse.check_output(save_adv)
     reports.check()
-    more = {"keep_adv": save_adv is not None, "certify": certify}
+    more = {"keep_adv": save_adv is not None, "certify": certify, **parse.engine_from(engine)}
     with reports.also_on_failure(source.model):
         result, device = _measured(source, how, attack, loss, trust, keep, more)
     if save_adv is not None:
@@ -65,6 +66,7 @@ def evaluate(
         Console().print(console.result_table(result))
         if any(layer.dies for layer in result.layers):
             Console().print(console.layers_table(result.layers))
+    console.exit_if_incomplete(result)
     if missed := [case for case in gates.missed(result) if case.name != "no flags"]:
         for case in missed:
             Console(stderr=True).print(console.harmless(case.said), style="red", markup=False, highlight=False)

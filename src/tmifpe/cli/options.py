@@ -10,6 +10,7 @@ __all__ = [
     "DIGITS",
     "STORE",
     "AttackOptions",
+    "EngineOptions",
     "GateOptions",
     "ModelOptions",
     "SourceOptions",
@@ -28,7 +29,7 @@ from typing import Annotated, Any, ClassVar, get_type_hints
 
 import typer
 
-from tmifpe.cli.command import GATES, OUTPUT, TRUST, WHAT, WITH
+from tmifpe.cli.command import ENGINE, GATES, OUTPUT, TRUST, WHAT, WITH
 from tmifpe.core.errors import InputError, MisfitError
 
 _OWN = {
@@ -192,6 +193,24 @@ class GateOptions:
     ] = None
     summary: Annotated[
         str | None, typer.Option(help="Write a summary in Markdown to this file, also if the run fails.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Who computes the shards, and which of them."""
+
+    title: ClassVar[str] = ENGINE
+
+    workers: Annotated[
+        str | None, typer.Option(help="Compute in N processes on this machine, or auto: one per GPU, or per core.")
+    ] = None
+    shard: Annotated[
+        str | None, typer.Option(help="Only part I/N of the shards, for an array job; auto: as the scheduler says.")
+    ] = None
+    retries: Annotated[int, typer.Option(min=0, help="How often a worker's failed shard is tried again.")] = 2
+    shard_timeout: Annotated[
+        float | None, typer.Option(help="Seconds that a worker may take for one shard.  [default: any]")
     ] = None
 
 

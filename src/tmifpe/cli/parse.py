@@ -7,6 +7,7 @@ __all__ = [
     "box_from",
     "check_output",
     "checks_from",
+    "engine_from",
     "folder_from",
     "load_sources",
     "request_from",
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tmifpe.cli.console import prints_on_stderr
-from tmifpe.cli.options import DIGITS, AttackOptions, SourceOptions, ThreatOptions, TrustOptions
+from tmifpe.cli.options import DIGITS, AttackOptions, EngineOptions, SourceOptions, ThreatOptions, TrustOptions
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import parse_whole, read_number
 
@@ -113,6 +114,23 @@ def _source(name: str, device: str) -> Classifier:
     from tmifpe.models import load_model
 
     return load_model(name, device=device)
+
+
+def engine_from(options: EngineOptions) -> dict[str, Any]:
+    """The keyword options of `tmifpe.evaluate` that say who computes the shards."""
+    workers: int | str | None = options.workers
+    if workers is not None and workers != "auto":
+        workers = parse_whole(options.workers or "")
+        if not workers:
+            raise InputError(f"--workers must be auto or a whole number of at least 1, got {shown(options.workers)}")
+    if workers is None and options.shard_timeout is not None:
+        raise InputError("--shard-timeout ends a worker that hangs; it needs --workers N")
+    return {
+        "workers": workers,
+        "shard": options.shard,
+        "retries": options.retries,
+        "shard_timeout": options.shard_timeout,
+    }
 
 
 def _transferred(path: str | None, data: Data) -> Any:

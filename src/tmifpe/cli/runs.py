@@ -85,11 +85,15 @@ def show(run: Name, store: Folder = STORE, json: Json = False) -> None:
     if json:
         told = found.to_json() | {"spec": found.spec.as_dict(), "plan": dataclasses.asdict(found.plan)}
         flags = [dataclasses.asdict(flag) for flag in result.flags]
+        told["failures"] = [dataclasses.asdict(failure) for failure in result.failures]
         told["result"] = found.result and found.result | {"flags": flags}
         print_json(told | {"sessions": [dataclasses.asdict(session) for session in sessions]})
         return
     shown = Console()
     shown.print(result_table(result))
+    for failure in result.failures:
+        for line in failure.traceback.splitlines():
+            shown.print(plain(line), highlight=False)
     if found.finished is None:
         shown.print(f"Not finished: {found.done} of {found.plan.n} examples; run the same command again to resume.")
     for session in sessions:

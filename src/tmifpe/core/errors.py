@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "IncompleteError",
     "InputError",
     "InternalError",
     "MisfitError",
@@ -41,6 +42,10 @@ class MisfitError(InputError):
 
 class ModelError(InputError):
     """The model raised an error in its forward pass, which is the cause of this one."""
+
+
+class IncompleteError(InputError):
+    """Some examples have no verdict, so that there are bounds but no number."""
 
 
 class MissingExtra(InputError):

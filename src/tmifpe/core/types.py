@@ -101,6 +101,8 @@ class Classifier:
     """The images it was made for; None where nobody knows, and then it is given those of the threat's box."""
     takes_bytes: bool = False
     """Whether it rounds images to bytes first."""
+    source: Callable[[], Classifier] | None = field(default=None, compare=False, repr=False)
+    """Loads it again, in another process."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """The logits of images x (n, C, H, W)."""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "Tick"]
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from tmifpe.run.shard import Job, ShardResult
+from tmifpe.run.shard import Job, ShardFailure, ShardResult
 from tmifpe.run.spec import Plan
+
+Tick: TypeAlias = Callable[[int, int], None]
+"""`tick(done, wrong)`: of the examples of all shards in work, so many have a verdict, so many are wrong or broken."""
 
 
 class Engine(Protocol):
     """Shards are independent of each other and of where they are computed, so results may come in any order."""
 
-    def map(
-        self, job: Job, plan: Plan, shards: Sequence[int], tick: Callable[[int, int], None]
-    ) -> Iterator[ShardResult]:
-        """The results of these shards, each as soon as it is there; `tick(done, wrong)` is called along the way."""
+    def map(self, job: Job, plan: Plan, shards: Sequence[int], tick: Tick) -> Iterator[ShardResult | ShardFailure]:
+        """The results of these shards, each as soon as it is there; `tick(done, wrong)` is called along the way.
+
+        An engine that isolates failures gives a `ShardFailure` for a shard that it could not compute and goes on.
+        """
         ...

@@ -7,7 +7,7 @@ __all__ = ["Prepared", "prepare"]
 import hashlib
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,7 @@ from tmifpe.core.extensions import require_identified
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model, Threat
 from tmifpe.data import as_data, coverage, in_box, stratified, subset
-from tmifpe.engines import Engine, Local
+from tmifpe.engines import Engine, Local, Parcel, Processes, find_places
 from tmifpe.evaluation.passed_modules import passed_modules
 from tmifpe.evaluation.source_model import source_model
 from tmifpe.evaluation.total import Total
@@ -37,6 +37,7 @@ from tmifpe.norms import NORMS
 from tmifpe.run.bar import AnyProgress, reported
 from tmifpe.run.clean import CleanLogits
 from tmifpe.run.evidence.spot_check import as_spot_check
+from tmifpe.run.part import parse_part
 from tmifpe.run.plan import make_plan
 from tmifpe.run.prepared_model import PreparedModel, prepare_model
 from tmifpe.run.recorder import NoRecorder, Recorder
@@ -44,7 +45,7 @@ from tmifpe.run.request import Request, require_model, require_threat
 from tmifpe.run.resolve import resolve_attack
 from tmifpe.run.result import Progress, Result
 from tmifpe.run.second_opinion import second_opinion
-from tmifpe.run.shard import Job
+from tmifpe.run.shard import Job, ShardFailure
 from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.store import Store
 
@@ -71,7 +72,8 @@ def prepare(model: Model | Classifier, data: Any, threat: Threat, request: Reque
         if request.certify:
             _try_certificate(prepared, source, threat)
         led = stack.enter_context(source_model(request.from_model, prepared, source))
-        yield Prepared(network, classifier, source, threat, request, prepared, second, notes, led)
+        engine = stack.enter_context(_engine(network, classifier, prepared, request))
+        yield Prepared(network, classifier, source, threat, request, prepared, second, notes, led, engine)
 
 
 @dataclass
@@ -112,7 +114,7 @@ class Prepared:
         after = self._second_attacks(attack)
         plan = make_plan(len(self.data), self.data.shape, attack, request.batch_size, request.shard_size)
         if recorder is None and request.store is not None:
-            keeper = Store(request.store) if isinstance(request.store, str | Path) else request.store
+            keeper = Store(_folder(request)) if isinstance(request.store, str | Path) else request.store
             recorder = keeper.recorder(request.fresh)
         spec = self._spec(attack, seed)
         if recorder is not None:
@@ -167,7 +169,7 @@ class Prepared:
         request, began = self.request, time.perf_counter()
         try:
             plan = recorder.begin(spec, cut, str(job.prepared.device))
-            job = replace(job, batch_size=plan.batch_size)
+            job = replace(job, batch_size=plan.batch_size, keeps_batches=bool(spec.cut))
             total = Total(plan, request.keep_adv, progress)
             checks = Checks(request.checks, request.repeats, request.transfer_adv, self.model_checks, after)
             checks.recall(recorder.finished())
@@ -175,11 +177,17 @@ class Prepared:
                 total.add(recalled)
                 checks.shard(job, recalled)
             resumed, earlier = total.done, total.seconds
-            for result in self.engine.map(job, plan, total.missing(), total.tick):
+            part = parse_part(request.shard) if request.shard is not None else None
+            for result in self.engine.map(job, plan, total.missing(part), total.tick):
+                if isinstance(result, ShardFailure):
+                    recorder.fail(result)
+                    total.failures.append(result)
+                    continue
                 recorder.save(result)
                 total.add(result)
                 checks.shard(job, result)
-            if not total.outcomes.counted.any():
+            missing = sum(len(plan.positions(shard)) for shard in total.missing(part))
+            if not missing and part is None and not total.outcomes.counted.any():
                 raise InputError(
                     "every example is labelled or predicted as its target already; there is nothing to attack"
                 )
@@ -189,17 +197,21 @@ class Prepared:
             found = Result(
                 spec,
                 plan,
-                total.outcomes,
+                total.found(),
                 total.tally,
                 seconds,
                 resumed,
                 adv=adv,
                 stages=tuple(total.stages or ()),
                 notes=notes,
+                missing=missing,
+                failures=tuple(sorted(total.failures, key=lambda failure: failure.shard)),
+                part=str(part or ""),
             )
-            checks.after(job, found, total.show)
+            if not total.missing():  # a part cannot be judged by itself: what is checked and stated is the whole run
+                checks.after(job, found, total.show)
             given = checks.transferred
-            files, class_names = self._names()
+            files, class_names = self._names(total.rows())
             found = replace(
                 found,
                 flags=checks.flags,
@@ -213,14 +225,16 @@ class Prepared:
                 **checks.evidence._asdict(),
             )
             found = replace(found, key=recorder.key())
-            recorder.end(found)
+            if not total.missing():
+                recorder.end(found)
             return found
         finally:
             recorder.close()
 
-    def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What the data calls its examples and its classes, where it has names for them."""
-        return tuple(getattr(self.data, "files", None) or ()), tuple(getattr(self.data, "class_names", ()))
+    def _names(self, rows: list[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What the data calls its examples in these rows and its classes, where it has names for them."""
+        files = getattr(self.data, "files", None) or ()
+        return tuple(files[row] for row in rows) if files else (), tuple(getattr(self.data, "class_names", ()))
 
     def _notes(self) -> Iterator[str]:
         yield from self.notes
@@ -285,6 +299,22 @@ def _try_certificate(prepared: PreparedModel, data: Data, threat: Threat) -> Non
     x, labels = (values.to(prepared.device) for values in data.fetch(range(1)))
     x = x.to(prepared.dtype)
     Certifier.of(prepared.model, x, threat).margin_bounds(x, labels, torch.zeros(1, device=prepared.device))
+
+
+def _engine(
+    network: Model, classifier: Classifier | None, prepared: PreparedModel, request: Request
+) -> AbstractContextManager[Engine]:
+    if request.workers is None:
+        return nullcontext(Local())
+    parcel = Parcel.of(network, classifier, prepared, request.verify)
+    places = find_places(request.workers, prepared.device)
+    return Processes(parcel, places, request.retries, request.shard_timeout)
+
+
+def _folder(request: Request) -> Path:
+    """Of the store. An array job has its own within it: one database must not be written from several machines."""
+    folder = Path(str(request.store))
+    return folder / parse_part(request.shard).folder if request.shard is not None else folder
 
 
 def _select(data: Data, request: Request) -> Data:

@@ -6,13 +6,15 @@ __all__ = ["Total"]
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tmifpe.attacks.queries import StageCost, Tally
-from tmifpe.run.outcomes import Outcomes
+from tmifpe.run.outcomes import Mark, Outcomes
+from tmifpe.run.part import Part
 from tmifpe.run.result import Progress
-from tmifpe.run.shard import ShardResult
+from tmifpe.run.shard import ShardFailure, ShardResult
 from tmifpe.run.spec import Plan
 
 
@@ -21,8 +23,10 @@ class Total:
         self.plan, self.n, self.keep_adv, self.progress = plan, plan.n, keep_adv, progress
         # One table for all, filled in place: many small arrays that stay would keep the heap from shrinking.
         self.outcomes = Outcomes.blank(plan.n)
+        self.outcomes.marks[:] = Mark.LEFT_OUT  # until its shard is there, an example is not counted
         self.adv: dict[int, Tensor] = {}
         self.shards: set[int] = set()
+        self.failures: list[ShardFailure] = []
         self.tally = Tally()
         self.done = self.robust = 0
         self.seconds = 0.0
@@ -30,8 +34,18 @@ class Total:
         self.stages: list[StageCost] | None = []
         """None as soon as a shard does not tell: 0.1.0 did not."""
 
-    def missing(self) -> list[int]:
-        return [shard for shard in range(len(self.plan)) if shard not in self.shards]
+    def missing(self, part: Part | None = None) -> list[int]:
+        """The shards that are not there yet; of a part of the run, if one is given."""
+        every = range(len(self.plan))
+        return [shard for shard in (every if part is None else part.of(every)) if shard not in self.shards]
+
+    def rows(self) -> list[int]:
+        """The positions of the examples whose shards are there, in order."""
+        return [row for shard in sorted(self.shards) for row in self.plan.positions(shard)]
+
+    def found(self) -> Outcomes:
+        """The rows of the shards that are there, in order."""
+        return self.outcomes.take(np.asarray(self.rows(), dtype=np.int64)) if self.missing() else self.outcomes
 
     def add(self, shard: ShardResult) -> None:
         self.shards.add(shard.shard)

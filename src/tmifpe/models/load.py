@@ -7,6 +7,7 @@ __all__ = ["load_model"]
 import difflib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -43,7 +44,8 @@ def load_model(
         if loaded.takes_bytes:
             raise InputError(f"{text} takes bytes and normalises them by itself; leave out mean and std")
         loaded = replace(loaded, mean=mean, std=std, box=None)  # in the units of whatever box is given
-    return _finish(text.strip(), loaded, device)
+    again = partial(load_model, text, weights=weights, mean=mean, std=std)
+    return replace(_finish(text.strip(), loaded, device), source=again)
 
 
 def _path(weights: str | Path) -> Path:

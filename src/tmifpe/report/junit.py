@@ -16,11 +16,15 @@ _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 def junit_xml(result: Result, gates: Gates = Gates()) -> str:  # noqa: B008 - frozen
     """A test case per gate: the robust accuracy, with what was broken in its output, and those that were asked for."""
-    spec, cases = result.spec, gates.cases(result)
-    suite = _suite(len(cases), failures=sum(not case.passed for case in cases), seconds=result.seconds)
+    spec, cases = result.spec, [] if result.missing else gates.cases(result)
+    lost = result.missing > 0  # no number, and so neither passed nor failed
+    failures = sum(not case.passed for case in cases)
+    suite = _suite(len(cases) + lost, failures, errors=int(lost), seconds=result.seconds)
     properties = ET.SubElement(suite, "properties")
     for name, value in result.to_json().items():
         ET.SubElement(properties, "property", {"name": name, "value": _legal(str(value))})
+    if lost:
+        suite.append(_case(spec.model, "robust accuracy", str(result), "error"))
     for number, case in enumerate(cases):
         title = f"{case.name} on {spec.data}, {spec.threat.norm} eps {spec.threat.eps:.6g}" if not number else case.name
         text = describe(result, gates.robust) if not number else case.said

@@ -13,6 +13,8 @@ from tmifpe.run.result import Result
 
 def summary(result: Result, gates: Gates = Gates()) -> str:  # noqa: B008 - frozen
     """The numbers, every gate with its verdict, the flags, and which examples were broken."""
+    if result.missing:
+        return summary_of_error(result.spec.model, str(result))
     spec, (low, high) = result.spec, result.interval
     missed = gates.missed(result)
     rows = [

@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from tmifpe.run.result import Result
-from tmifpe.run.shard import ShardResult
+from tmifpe.run.shard import ShardFailure, ShardResult
 from tmifpe.run.spec import Plan, RunSpec
 
 
 class Recorder(Protocol):
-    """Called in this order: settled, begin, key, recall, finished, save for every shard, end; close in any case."""
+    """Called in this order: settled, begin, key, recall, finished, save or fail for every shard, end if no shard is
+    missing; close in any case."""
 
     def settled(self, spec: RunSpec, plan: Plan) -> RunSpec | None:
         """The spec, with its cut if it needs one, of a finished run of this request: the model then need not be
@@ -40,6 +41,10 @@ class Recorder(Protocol):
 
     def save(self, result: ShardResult) -> None:
         """Make a finished shard durable before the next one begins."""
+        ...
+
+    def fail(self, failure: ShardFailure) -> None:
+        """Keep why a shard has no outcomes, until it has some."""
         ...
 
     def end(self, result: Result) -> None: ...
@@ -72,6 +77,8 @@ class NoRecorder:
         return None
 
     def save(self, result: ShardResult) -> None: ...
+
+    def fail(self, failure: ShardFailure) -> None: ...
 
     def end(self, result: Result) -> None: ...
 

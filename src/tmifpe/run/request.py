@@ -20,16 +20,18 @@ import torch
 from torch import Tensor, nn
 
 from tmifpe.core.errors import InputError, did_you_mean, shown
-from tmifpe.core.numbers import MOST_SEED, whole_number
+from tmifpe.core.numbers import MOST_SEED, real_number, whole_number
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.run.bar import AnyProgress
 from tmifpe.run.evidence.spot_check import as_spot_check
+from tmifpe.run.part import Part, parse_part
 from tmifpe.run.recorder import Keeper
 from tmifpe.run.result import Progress
 from tmifpe.run.second_opinion import as_precision
 
 MOST_DRAWS = 1_000_000
 """Of a randomised model, per query (`eot`) or in all (`repeats`)."""
+MOST_WORKERS = 1024
 
 
 class SharedOptions(TypedDict, total=False):
@@ -73,6 +75,14 @@ class SharedOptions(TypedDict, total=False):
     """A stronger attack on so many survivors, drawn at random: a number, or `number:attack` (default `autoattack`)."""
     from_model: Model | Classifier | None
     """Another model, whose gradients the attack follows as well, on the survivors: stated beside the number."""
+    workers: int | Literal["auto"] | None
+    """Compute the shards in so many processes; `auto`: one per GPU, or one per core."""
+    shard: str | None
+    """Only this part of the shards, such as `3/16`, for an array job; `auto`: as the scheduler says."""
+    retries: int
+    """How often a worker's shard is tried again before it counts as failed."""
+    shard_timeout: float | None
+    """Seconds that a worker may take for a shard; without it, any."""
 
 
 class EvaluateOptions(SharedOptions, total=False):
@@ -114,6 +124,10 @@ class Request:
     straight_through: str | Sequence[str] = ()
     spot_check: int | str | None = None
     from_model: Model | Classifier | None = None
+    workers: int | str | None = None
+    shard: str | Part | None = None
+    retries: int = 2
+    shard_timeout: float | None = None
     progress: AnyProgress = None
 
     def __post_init__(self) -> None:
@@ -135,6 +149,16 @@ class Request:
         as_spot_check(self.spot_check)
         if self.certify and self.targets is not None:
             raise InputError("certificates are for untargeted evaluations; leave out the targets or `certify`")
+        self._check_engine()
+
+    def _check_engine(self) -> None:
+        if self.workers is not None and self.workers != "auto":
+            object.__setattr__(self, "workers", whole_number("workers", self.workers, most=MOST_WORKERS))
+        object.__setattr__(self, "retries", whole_number("retries", self.retries, least=0, most=1000))
+        if self.shard_timeout is not None:
+            object.__setattr__(self, "shard_timeout", real_number("shard_timeout", self.shard_timeout, above=0))
+        if self.shard is not None:
+            object.__setattr__(self, "shard", parse_part(self.shard))
 
     @classmethod
     def of(cls, options: dict[str, Any], verb: str = "evaluate") -> Request:

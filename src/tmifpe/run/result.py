@@ -16,13 +16,14 @@ from tmifpe.attacks import part_names
 from tmifpe.attacks.catalogue import attack_title
 from tmifpe.attacks.hooks.layer_gradient import LayerGradient
 from tmifpe.attacks.queries import StageCost, Tally
-from tmifpe.core.errors import as_options, shorten
+from tmifpe.core.errors import IncompleteError, as_options, shorten
 from tmifpe.core.extras import import_extra
 from tmifpe.core.options import parse
 from tmifpe.core.stats import student, wilson
 from tmifpe.run.evidence.spot_check import SpotCheck
 from tmifpe.run.evidence.transfer import Transfer
 from tmifpe.run.outcomes import Mark, Outcomes
+from tmifpe.run.shard import ShardFailure
 from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.run.verify import Transferred
 from tmifpe.version import __version__
@@ -101,6 +102,18 @@ class Result:
     """What a stronger attack found among some survivors, if that was asked for."""
     from_model: Transfer | None = None
     """What the gradients of another model found among the survivors, if that was asked for."""
+    missing: int = 0
+    """Examples without a verdict, because their shards failed: then there are `bounds`, but no robust accuracy."""
+    failures: tuple[ShardFailure, ...] = ()
+    """The shards that failed, and why."""
+    part: str = ""
+    """Which part of the run this is, such as `3/16`; empty for all of it."""
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The robust accuracy if all missing examples counted as broken, and if all counted as robust."""
+        every = self.n + self.missing
+        return (self.robust / every, (self.robust + self.missing) / every) if every else (0.0, 0.0)
 
     @property
     def n(self) -> int:
@@ -124,7 +137,7 @@ class Result:
     @property
     def certified_accuracy(self) -> float | None:
         """A lower bound of the robust accuracy, where `robust_accuracy` is an upper one; None if it was not asked."""
-        return None if self.certified is None else self.certified / max(1, self.n)
+        return None if self.certified is None else self.certified / max(1, self.n + self.missing)
 
     @property
     def clean_accuracy(self) -> float:
@@ -132,11 +145,13 @@ class Result:
 
     @property
     def robust_accuracy(self) -> float:
+        self._require_complete()
         return self.robust / self.n if self.n else 0.0
 
     @property
     def interval(self) -> tuple[float, float]:
         """Wilson's 95 % interval of the robust accuracy: it covers the sampling of examples, not the seed."""
+        self._require_complete()
         return wilson(self.robust, self.n)
 
     @property
@@ -172,13 +187,22 @@ class Result:
                 found[spelled] = rest
         return found
 
+    def _require_complete(self) -> None:
+        if self.missing:
+            low, high = self.bounds
+            why = f" ({self.failures[0].error})" if self.failures else ""
+            raise IncompleteError(
+                f"the run is incomplete: {self.missing} of {self.n + self.missing} examples have no verdict{why}; its "
+                f"robust accuracy lies between {low:.2%} and {high:.2%}. Ask for the same again to go on"
+            )
+
     def to_json(self) -> dict[str, Any]:
-        """The result as plain values, without the rows."""
+        """The result as plain values, without the rows. Of an incomplete one, the number is null and has bounds."""
         _, options = parse(self.spec.attacks[0])
         plain: dict[str, Any] = {
             "clean_accuracy": self.clean_accuracy,
-            "robust_accuracy": self.robust_accuracy,
-            "interval": list(self.interval),
+            "robust_accuracy": None if self.missing else self.robust_accuracy,
+            "interval": None if self.missing else list(self.interval),
             "n": self.n,
             "broken": self.broken,
             "norm": self.spec.threat.norm,
@@ -232,10 +256,15 @@ class Result:
             plain["spot_check"] = self.spot_check.to_json()
         if self.from_model is not None:
             plain["from_model"] = self.from_model.to_json()
+        if self.missing:
+            failures = [{"shard": one.shard, "attempts": one.attempts, "error": one.error} for one in self.failures]
+            plain |= {"bounds": list(self.bounds), "missing": self.missing, "failures": failures}
+        if self.part:
+            plain |= {"shard": self.part}
         if self.spec.verify != "none":
             plain |= {
                 "verify": self.spec.verify,
-                "second_robust_accuracy": self.second_robust_accuracy,
+                "second_robust_accuracy": None if self.missing else self.second_robust_accuracy,
                 "fragile": len(self.fragile),
                 "fragile_indices": self.fragile.tolist(),
             }
@@ -259,10 +288,13 @@ class Result:
         return f"<Result {self}; {shorten(what, 200)}; {f'flags: {shorten(names, 100)}' if names else 'no flags'}>"
 
     def __str__(self) -> str:
-        (low, high), threat = self.interval, self.spec.threat
+        threat, (low, high) = self.spec.threat, self.bounds if self.missing else self.interval
         proved = "" if self.certified_accuracy is None else f"certified {self.certified_accuracy:.2%} <= "
+        number = f"between {low:.2%} and {high:.2%} (incomplete: {self.missing} examples have no verdict)"
+        if not self.missing:
+            number = f"{self.robust_accuracy:.2%} (95 % interval {low:.2%} to {high:.2%})"
         return (
-            f"{proved}robust accuracy {self.robust_accuracy:.2%} (95 % interval {low:.2%} to {high:.2%}), "
+            f"{f'shard {self.part}: ' if self.part else ''}{proved}robust accuracy {number}, "
             f"clean {self.clean_accuracy:.2%}, n = {self.n}, {threat.norm} eps = {threat.eps:.6g}{threat.within}"
         )
 

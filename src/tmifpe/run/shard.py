@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Job", "ShardResult", "fetch_rows", "read_clean", "run_shard", "targets_of"]
+__all__ = ["Job", "ShardFailure", "ShardResult", "fetch_rows", "read_clean", "run_shard", "targets_of"]
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +50,8 @@ class Job:
     """Bound the margin of every example that the attack is given."""
     clean: CleanLogits = field(default_factory=CleanLogits)
     """Shared by the runs of one model on the same data, so that the clean pass happens once."""
+    keeps_batches: bool = False
+    """Whether the batch size is part of the question, as it is for a randomised model."""
 
 
 @dataclass
@@ -66,6 +68,18 @@ class ShardResult:
     """What each stage of the attack cost; empty in shards of 0.1.0."""
     notes: frozenset[str] = frozenset()
     """What a reader should know about how the model was queried; not stored."""
+
+
+@dataclass(frozen=True)
+class ShardFailure:
+    """A shard without outcomes: how often it was tried, and how the last attempt ended."""
+
+    shard: int
+    attempts: int
+    error: str
+    """One sentence."""
+    traceback: str = field(default="", repr=False)
+    """Empty where the process was killed and could not say."""
 
 
 def run_shard(

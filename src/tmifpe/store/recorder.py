@@ -16,9 +16,10 @@ from typing import Any
 from tmifpe.run.environment import machine, versions
 from tmifpe.run.evidence.evidence import STATED
 from tmifpe.run.result import Result
-from tmifpe.run.shard import ShardResult
+from tmifpe.run.shard import ShardFailure, ShardResult
 from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.store.errors import StoreError, damaged, explained
+from tmifpe.store.failures import forget_failure, keep_failure
 from tmifpe.store.files import About, attempts_on_disk, clean, read_adv, run_folder, shard_files, write_shard
 from tmifpe.store.lock import RunLock
 from tmifpe.store.rows import StoredRun, read_shards, run_at, stored_shards
@@ -90,6 +91,12 @@ class StoreRecorder:
             write_shard(run_folder(self._folder, run.key, run.attempt), self._about, result)
             with transaction(connection):
                 insert_shard(connection, run, result, result.outcomes.arrays, self._session)
+                forget_failure(connection, run, result.shard)
+
+    def fail(self, failure: ShardFailure) -> None:
+        connection, run = self._open
+        with explained(self._folder), transaction(connection):
+            keep_failure(connection, run, failure)
 
     def end(self, result: Result) -> None:
         connection, run = self._open

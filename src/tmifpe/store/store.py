@@ -20,6 +20,7 @@ from tmifpe.run.evidence.evidence import evidence_of
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Flag, Result
 from tmifpe.store.errors import StoreError, explained
+from tmifpe.store.failures import read_failures
 from tmifpe.store.files import read_adv, run_folder
 from tmifpe.store.lock import RunLock
 from tmifpe.store.recorder import StoreRecorder
@@ -81,6 +82,7 @@ class Store:
         """What the run has found so far, as `evaluate` returns it, without the adversarial examples."""
         with self._reading() as connection:
             shards = list(read_shards(connection, run, self.folder))
+            failures = tuple(read_failures(connection, run, self.folder))
         outcomes = Outcomes.concat([shard.outcomes for shard in shards])
         tally = sum((shard.tally for shard in shards), Tally())
         plain = run.result or {}
@@ -102,6 +104,8 @@ class Store:
             class_names=names,
             stages=read_stages(plain.get("stages")),
             key=run.key,
+            missing=run.plan.n - len(outcomes) if failures else 0,
+            failures=failures,
         )
         return replace(found, **evidence_of(plain)._asdict())
 

@@ -1,0 +1,1 @@
+"""Plan files: many runs in one checked-in file."""

@@ -1,0 +1,112 @@
+"""Running a plan: what runs share is loaded once, failures stay with the run that fails, and the store continues."""
+
+from __future__ import annotations
+
+__all__ = ["PlanRow", "run_all"]
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tmifpe.cli.options import AttackOptions, EngineOptions
+from tmifpe.cli.plans.file import PlannedRun
+from tmifpe.core.errors import InputError, first_line
+
+if TYPE_CHECKING:
+    from tmifpe.run.result import Progress, Result
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """What became of a planned run: a result, complete or not, or the reason why there is none."""
+
+    run: PlannedRun
+    result: Result | None = None
+    error: str = ""
+
+    @property
+    def state(self) -> str:
+        if self.result is None:
+            return "failed"
+        return "incomplete" if self.result.missing else "done"
+
+    @property
+    def missed(self) -> bool:
+        """Whether its robust accuracy is below what the plan asks for; never said of a part."""
+        wanted, found = self.run.fail_below, self.result
+        if wanted is None or found is None or found.missing or found.part:
+            return False
+        return found.robust_accuracy < wanted
+
+    @property
+    def flagged(self) -> bool:
+        return self.run.trust.strict and self.result is not None and bool(self.result.flags)
+
+    def to_json(self) -> dict[str, Any]:
+        plain: dict[str, Any] = {"name": self.run.name, "state": self.state, "fail_below": self.run.fail_below}
+        plain |= {"missed": self.missed, "error": self.error or None}
+        return plain | (self.result.to_json() if self.result is not None else {})
+
+
+def run_all(
+    runs: list[PlannedRun],
+    store: str | None,
+    fresh: bool,
+    engine: EngineOptions,
+    progress: Callable[[PlannedRun, Progress | None], None],
+) -> list[PlanRow]:
+    """A row per run, in the order of the plan; `progress(run, None)` says that a run is over."""
+    rows: dict[str, PlanRow] = {}
+    groups: dict[str, list[PlannedRun]] = {}
+    for run in runs:
+        groups.setdefault(_shared(run), []).append(run)
+    for group in groups.values():
+        for row in _run_group(group, store, fresh, engine, progress):
+            rows[row.run.name] = row
+            progress(row.run, None)
+    return [rows[run.name] for run in runs]
+
+
+def _shared(run: PlannedRun) -> str:
+    """What a model is prepared for: everything but the attack and the seed."""
+    plain = AttackOptions()
+    own = {name: getattr(plain, name) for name in ("steps", "restarts", "schedule", "momentum", "seed")}
+    return repr((run.source, replace(run.how, **own), replace(run.trust, strict=False)))
+
+
+def _run_group(
+    group: list[PlannedRun],
+    store: str | None,
+    fresh: bool,
+    engine: EngineOptions,
+    progress: Callable[[PlannedRun, Progress | None], None],
+) -> Iterator[PlanRow]:
+    from tmifpe.cli import parse
+    from tmifpe.cli.attack import attack_from
+    from tmifpe.evaluation.prepare import prepare
+    from tmifpe.run.request import Request
+
+    first, left = group[0], list(group)
+    try:
+        classifier, data, device = parse.load_sources(first.source)
+        options = parse.request_from(first.how, data) | parse.checks_from(first.trust, data, device)
+        options |= parse.engine_from(engine) | {"device": device, "store": store, "fresh": fresh}
+        threat = parse.threat_from(first.how, first.source.box)
+        with prepare(classifier, data, threat, Request.of(options)) as prepared:
+            if len(group) > 1:
+                prepared.share_clean_logits()
+            while left:
+                run = left.pop(0)
+                attack = attack_from(run.how, run.attack, run.loss)
+                try:
+                    found = prepared.run(attack, seed=run.how.seed, progress=lambda step, run=run: progress(run, step))
+                    yield PlanRow(run, found)
+                except (InputError, MemoryError, RuntimeError) as error:
+                    yield PlanRow(run, error=_said(error))
+    except (InputError, MemoryError, RuntimeError) as error:  # of the model or the data: no run of the group can be
+        for run in left:
+            yield PlanRow(run, error=_said(error))
+
+
+def _said(error: BaseException) -> str:
+    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {first_line(error)}"

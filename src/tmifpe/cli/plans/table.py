@@ -1,0 +1,85 @@
+"""The results of a plan as one table: for a terminal, Markdown, LaTeX, JUnit."""
+
+from __future__ import annotations
+
+__all__ = ["HEADINGS", "cells", "junit", "latex", "markdown"]
+
+import re
+from collections.abc import Sequence
+from xml.etree import ElementTree as ET
+
+from tmifpe.cli.plans.running import PlanRow
+
+HEADINGS = ("run", "threat", "examples", "clean %", "robust %", "95 % interval", "state")
+_ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def cells(row: PlanRow) -> list[str]:
+    """One line of the table, in the order of the headings."""
+    result = row.result
+    if result is None:
+        threat = f"{row.run.how.norm} {row.run.how.eps or ''}".strip()
+        return [row.run.name, threat, "", "", "", "", f"failed: {row.error}"]
+    threat = result.spec.threat
+    low, high = result.bounds if result.missing else result.interval
+    said = [row.state if not result.part else f"shard {result.part}"]
+    said += ["below what is asked"] if row.missed else []
+    said += [", ".join(dict.fromkeys(flag.name for flag in result.flags))] if result.flags else []
+    return [
+        row.run.name,
+        f"{threat.norm} {threat.eps:.6g}",
+        str(result.n + result.missing),
+        _percent(result.clean_accuracy),
+        f"{_percent(low)} to {_percent(high)}" if result.missing else _percent(result.robust_accuracy),
+        "" if result.missing else f"{_percent(low)} to {_percent(high)}",
+        "; ".join(said),
+    ]
+
+
+def markdown(rows: Sequence[PlanRow]) -> str:
+    lines = [f"| {' | '.join(HEADINGS)} |", "|---|---|" + "---:|" * 4 + "---|"]
+    for row in rows:
+        flat = [" ".join(cell.split()).replace("\\", "\\\\").replace("|", "\\|") for cell in cells(row)]
+        lines.append(f"| {' | '.join(flat)} |")
+    return "\n".join(lines) + "\n"
+
+
+def latex(rows: Sequence[PlanRow]) -> str:
+    """With booktabs."""
+    lines = [r"\begin{tabular}{llrrrrl}", r"\toprule", " & ".join(map(_tex, HEADINGS)) + r" \\", r"\midrule"]
+    lines += [" & ".join(map(_tex, cells(row))) + r" \\" for row in rows]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def junit(rows: Sequence[PlanRow]) -> str:
+    """A test case per run: an error where there is no number, a failure where a gate is missed."""
+    errors = [row for row in rows if row.state != "done"]
+    missed = [row for row in rows if row.missed or row.flagged]
+    counts = {"tests": str(len(rows)), "errors": str(len(errors)), "failures": str(len(missed)), "skipped": "0"}
+    suite = ET.Element("testsuite", {"name": "tmifpe", **counts})
+    for row in rows:
+        case = ET.SubElement(suite, "testcase", {"classname": "tmifpe.plan", "name": _legal(row.run.name)})
+        text = _legal("; ".join(cells(row)[1:]))
+        if row.state != "done":
+            ET.SubElement(case, "error", {"type": "tmifpe", "message": text}).text = text
+        elif row.missed or row.flagged:
+            ET.SubElement(case, "failure", {"type": "tmifpe", "message": text}).text = text
+        else:
+            ET.SubElement(case, "system-out").text = text
+    ET.indent(suite)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f}"
+
+
+def _legal(text: str) -> str:
+    return _ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def _tex(text: str) -> str:
+    flat = " ".join(text.split()).replace("\\", r"\textbackslash ")
+    for character in "&%$#_{}":
+        flat = flat.replace(character, f"\\{character}")
+    return flat.replace("~", r"\textasciitilde ").replace("^", r"\textasciicircum ")

@@ -1,0 +1,222 @@
+"""tmifpe run: the runs of a plan file; tmifpe plan: a file to begin with, and a script for Slurm."""
+
+from __future__ import annotations
+
+__all__ = ["plan", "run"]
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tmifpe.cli.command import Command
+from tmifpe.cli.options import STORE, EngineOptions, StoreOptions
+from tmifpe.core.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from tmifpe.cli.plans.file import PlannedRun
+    from tmifpe.cli.plans.running import PlanRow
+    from tmifpe.run.result import Progress
+
+plan = typer.Typer(name="plan", help="Write plan files, and scripts to submit them.", no_args_is_help=True)
+_verb = partial(plan.command, cls=Command)
+
+TEMPLATE = """\
+# A plan of runs for: tmifpe run {name}
+# Every option of tmifpe evaluate is a key here. Running the plan again continues it.
+
+store = "tmifpe-runs"
+
+[defaults]  # of every run below
+data = "digits"
+norm = "linf"
+steps = 20
+limit = 100
+
+[[run]]  # a list makes a run of every value, several lists of every combination
+name = "sweep"
+model = ["digits-robust", "digits-distilled"]
+eps = [0.05, "0.1"]
+loss = ["ce", "tmifpe"]
+
+[[run]]
+name = "gate"
+model = "digits-robust"
+eps = 0.1
+fail_below = 0.4  # exit code 1 if the robust accuracy is below this
+# strict = true   # exit code 3 if a flag is raised
+
+# [outputs]
+# json = "results.json"
+# markdown = "results.md"
+# junit = "results.xml"
+"""
+
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name=tmifpe
+#SBATCH --array=1-{jobs}
+#SBATCH --cpus-per-task={cpus}
+#SBATCH --time={time}
+#SBATCH --output=tmifpe-%A-%a.log
+##SBATCH --gres=gpu:1
+# Submit with: sbatch {script}
+# When all jobs have ended:
+#   tmifpe runs merge {store}/shard-*-of-{jobs} --into {store}
+#   tmifpe run {plan} --store {store}
+set -euo pipefail
+export OMP_NUM_THREADS="${{SLURM_CPUS_PER_TASK:-1}}"
+tmifpe run {plan} --shard auto --store {store}
+"""
+
+
+def run(
+    keep: StoreOptions,
+    engine: EngineOptions,
+    plan: Annotated[
+        str, typer.Argument(help="A plan file; without it, the table tool.tmifpe of pyproject.toml.")
+    ] = "pyproject.toml",
+    only: Annotated[str | None, typer.Option(help="Only runs of this name, e.g. 'sweep/*'.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Print the table for LaTeX, with booktabs.")] = False,
+) -> None:
+    """Run all runs of a PLAN, or what is left of them, and show them as one table."""
+    from tmifpe.cli import console, parse
+    from tmifpe.cli.interrupt import interruptible
+    from tmifpe.cli.plans import table
+    from tmifpe.cli.plans.file import read_plan
+    from tmifpe.cli.plans.running import run_all
+
+    read = read_plan(plan)
+    for path in read.outputs.values():
+        parse.check_output(path)
+    runs = _only(list(read.runs), only)
+    folder = keep.folder if keep.store != STORE or keep.no_store else read.store or STORE
+    with interruptible(folder) as check, _progress(len(runs)) as show:
+
+        def told(run: PlannedRun, step: Progress | None) -> None:
+            check()
+            show(run, step)
+
+        rows = run_all(runs, folder, keep.fresh, engine, told)
+    plain = {"runs": [row.to_json() for row in rows]}
+    texts = {"markdown": table.markdown, "latex": table.latex, "junit": table.junit}
+    for kind, path in read.outputs.items():
+        text = console.as_json(plain) if kind == "json" else texts[kind](rows)
+        parse.write_file(path, console.encodable(text).encode())
+    if json:
+        console.print_json(plain)
+    elif markdown or latex:
+        typer.echo(console.encodable(table.markdown(rows) if markdown else table.latex(rows)), nl=False)
+    else:
+        _show(rows)
+    _exit(rows)
+
+
+def _only(runs: list[PlannedRun], only: str | None) -> list[PlannedRun]:
+    if only is None:
+        return runs
+    chosen = [run for run in runs if fnmatchcase(run.name, only) or run.name.partition("/")[0] == only]
+    if not chosen:
+        raise did_you_mean("run of the plan", only, {run.name for run in runs})
+    return chosen
+
+
+@contextmanager
+def _progress(count: int) -> Iterator[Callable[[PlannedRun, Progress | None], None]]:
+    """Runs that are over; below, the examples of the one that is running."""
+    from tmifpe.cli.console import bar, plain, prints_on_stderr
+
+    with bar() as view, prints_on_stderr():
+        every = view.add_task("runs", total=count, note="")
+        one = view.add_task("", total=None, note="")
+
+        def told(run: PlannedRun, step: Progress | None) -> None:
+            if step is None:
+                view.advance(every)
+                return
+            low, high = step.bounds
+            note = f"robust {low:.1%} to {high:.1%}"
+            view.update(one, description=plain(run.name), total=step.total, completed=step.done, note=note)
+
+        yield told
+
+
+def _show(rows: list[PlanRow]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from tmifpe.cli.console import plain
+    from tmifpe.cli.plans.table import HEADINGS, cells
+
+    table = Table()
+    for heading in HEADINGS:
+        right = heading in ("examples", "clean %", "robust %", "95 % interval")
+        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(plain(cell) for cell in cells(row)))
+    Console().print(table)
+
+
+def _exit(rows: list[PlanRow]) -> None:
+    """4: a run failed or is incomplete; 1: a gate is missed; 3: a flag was raised where the plan is strict."""
+    if lost := [row.run.name for row in rows if row.state != "done"]:
+        _say(f"{len(lost)} of {len(rows)} runs failed or are incomplete: {', '.join(lost)}")
+        raise typer.Exit(4)
+    if missed := [row.run.name for row in rows if row.missed]:
+        _say(f"robust accuracy below what the plan asks for: {', '.join(missed)}")
+        raise typer.Exit(1)
+    if flagged := [row.run.name for row in rows if row.flagged]:
+        _say(f"flags were raised: {', '.join(flagged)}")
+        raise typer.Exit(3)
+
+
+def _say(text: str) -> None:
+    from rich.console import Console
+
+    from tmifpe.cli.console import harmless
+
+    Console(stderr=True, soft_wrap=True).print(harmless(text), style="red", markup=False, highlight=False)
+
+
+@_verb("init")
+def init(
+    out: Annotated[str, typer.Option(help="The file to write; it must not be there yet.")] = "plan.toml",
+) -> None:
+    """Write a commented plan that runs as it is, on the bundled models."""
+    from tmifpe.cli.parse import folder_from, write_file
+
+    if folder_from(out).exists():
+        raise InputError(f"{out} is there already; name another file with --out")
+    write_file(out, TEMPLATE.format(name=Path(out).name).encode())
+    typer.echo(f"wrote {out}; run it with: tmifpe run {out}")
+
+
+@_verb("sbatch")
+def sbatch(
+    plan: Annotated[str, typer.Argument(help="The plan file to run.")],
+    jobs: Annotated[int, typer.Option(min=1, max=100_000, help="Jobs in the array.")] = 16,
+    cpus: Annotated[int, typer.Option(min=1, max=100_000, help="Cores per job.")] = 4,
+    time: Annotated[str, typer.Option(help="Time limit of a job, as Slurm writes it.")] = "04:00:00",
+    store: Annotated[str | None, typer.Option(help="The run store.  [default: that of the plan]")] = None,
+) -> None:
+    """Print a Slurm script that runs the shards of a PLAN as an array of jobs."""
+    import re
+    import shlex
+
+    from tmifpe.cli.console import encodable
+    from tmifpe.cli.plans.file import read_plan
+
+    read = read_plan(plan)
+    if not re.fullmatch(r"[0-9:-]+", time):
+        raise InputError(f"--time is written as 04:00:00 or 2-12, got {time!r}")
+    folder = store or read.store or STORE
+    if any(character in plan + folder for character in "\r\n\0"):
+        raise InputError("the names of a plan and a store in a script must stand on one line")
+    words = {"plan": shlex.quote(plan), "store": shlex.quote(folder), "script": "job.sh"}
+    typer.echo(encodable(SCRIPT.format(jobs=jobs, cpus=cpus, time=time, **words)), nl=False)

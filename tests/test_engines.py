@@ -1,0 +1,232 @@
+"""Worker processes: the outcomes of the local engine, whatever dies, hangs or raises; and no process left.
+
+A worker costs three seconds, most of it the import of torch, so that the quick tests start few.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tmifpe
+from tests.stores import ask, command, environment, same
+from tmifpe.core.errors import IncompleteError, InputError
+from tmifpe.engines import Processes, find_places
+from tmifpe.engines.memory import run_in_memory
+from tmifpe.engines.places import count_cores
+from tmifpe.evaluation.prepare import prepare
+from tmifpe.run.request import Request
+from tmifpe.run.shard import Job
+from tmifpe.run.spec import Plan
+from tmifpe.store import Store
+
+# A model that misbehaves in worker processes, on the shard whose first image is marked.
+TROUBLE = """
+import multiprocessing, os, signal, time
+from pathlib import Path
+import torch
+
+HERE = Path(__file__).parent
+
+class Trouble(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(-1, 1, 12).reshape(3, 4))
+
+    def forward(self, x):
+        mark = x.flatten(1)[:, 0]
+        if multiprocessing.parent_process() is not None and not (HERE / "calm").exists():
+            if (mark == 0.25).any() and not (HERE / "killed").exists():
+                (HERE / "killed").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if (mark == 0.5).any():
+                raise ValueError("poisoned")
+            if (mark == 0.75).any():
+                time.sleep(1000)
+        return x.flatten(1) @ self.weight.t()
+
+def make():
+    return Trouble()
+"""
+KILLED, POISONED, HUNG = 1, 3, 4
+ONE = tmifpe.PGD(steps=2)
+THREAT = tmifpe.Threat("linf", 0.1)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits to be read is gone."""
+    if not Path("/proc/self/stat").exists():
+        return pid in {child.pid for child in multiprocessing.active_children()}
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.fixture
+def trouble(tmp_path: Path) -> tuple[tmifpe.Classifier, tuple[torch.Tensor, torch.Tensor]]:
+    (tmp_path / "trouble.py").write_text(TROUBLE)
+    x = torch.rand(12, 1, 2, 2, generator=torch.Generator().manual_seed(0)) * 0.2
+    for shard, mark in ((KILLED, 0.25), (POISONED, 0.5), (HUNG, 0.75)):
+        x[2 * shard, 0, 0, 0] = mark
+    return tmifpe.load_model(f"{tmp_path}/trouble.py:make"), (x, torch.arange(12) % 3)
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("workers", [2, pytest.param(1, marks=SLOW), pytest.param(3, marks=SLOW)])
+def test_workers_give_the_outcomes_of_this_process(tmp_path, workers):
+    steps, pids = [], set()
+
+    def told(step: tmifpe.Progress) -> None:
+        steps.append(step)
+        pids.update(child.pid for child in multiprocessing.active_children())
+
+    found = ask(tmp_path / "store", workers=workers, keep_adv=True, progress=told)
+    local = ask(keep_adv=True)
+    assert same(found, local), "example by example"
+    assert found.adv is not None
+    assert local.adv is not None
+    assert torch.equal(found.adv, local.adv)
+    assert found.tally == local.tally
+    assert steps[-1].done == len(local.outcomes)
+    assert same(ask(tmp_path / "store"), local), "stored as if computed here"
+    assert len(pids) == workers
+    assert not any(map(alive, pids))
+
+
+def test_killed_and_poisoned(trouble, tmp_path):
+    """A worker killed and a shard poisoned: counted right, reported, and made good later."""
+    model, (x, y) = trouble
+    check_trouble(model, (x[: 2 * HUNG], y[: 2 * HUNG]), tmp_path / "store", {POISONED: 2})
+
+
+@pytest.mark.slow
+def test_killed_poisoned_and_hung(trouble, tmp_path):
+    check_trouble(*trouble, tmp_path / "store", {POISONED: 2, HUNG: 2})
+
+
+def check_trouble(model, data, store: Path, failing: dict[int, int]) -> None:
+    n, lost = len(data[0]), 2 * len(failing)
+    options = {"shard_size": 2, "batch_size": 2, "checks": False, "store": store}
+    found = tmifpe.evaluate(model, data, THREAT, ONE, workers=1, retries=1, shard_timeout=20, **options)
+    assert {failure.shard: failure.attempts for failure in found.failures} == failing
+    assert (store.parent / "killed").exists()
+    assert "poisoned" in found.failures[0].error
+    assert "ValueError: poisoned" in found.failures[0].traceback
+    assert all("limit of 20 seconds" in failure.error for failure in found.failures[1:])
+    assert (found.missing, len(found.outcomes)) == (lost, n - lost)
+    with pytest.raises(IncompleteError, match=f"{lost} of {n} examples have no verdict"):
+        _ = found.robust_accuracy
+    low, high = found.bounds
+    assert (low, high) == (found.robust / n, (found.robust + lost) / n)
+    assert found.to_json()["robust_accuracy"] is None
+    (run,) = Store(store).runs()
+    assert run.finished is None
+    kept = Store(store).result(run)
+    assert kept.failures == found.failures, "with their tracebacks"
+    assert kept.bounds == found.bounds
+    # Asked again, here: finished shards come from the store, failed ones are computed.
+    whole = tmifpe.evaluate(model, data, THREAT, ONE, **options)
+    assert whole.resumed == n - lost
+    assert low <= whole.robust_accuracy <= high
+    assert same(whole, tmifpe.evaluate(model, data, THREAT, ONE, **(options | {"store": None})))
+    assert not Store(store).result(Store(store).runs()[0]).failures
+
+
+@pytest.mark.slow
+def test_no_worker_outlives_its_engine(trouble):
+    """Closed in the middle of a shard, the engine ends whoever works on one, and at its end everyone."""
+    model, data = trouble
+    with prepare(model, data, THREAT, Request(workers=2)) as prepared:
+        engine = prepared.engine
+        assert isinstance(engine, Processes)
+        job = Job(prepared.model, prepared.data, THREAT, ONE)
+        shards = engine.map(job, Plan(12, 2, 2), [0, HUNG], lambda *_: None)
+        next(shards)  # the other one hangs
+        pids = engine.pids
+        assert len(pids) == 2
+        assert all(map(alive, pids))
+        shards.close()
+        assert sum(map(alive, pids)) == 1, "the one that hung is ended, the other kept for the next run"
+    assert not any(map(alive, pids))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the workers in /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_workers_end_with_the_command(trouble, tmp_path, number):
+    x, y = trouble[1]
+    np.savez(tmp_path / "data.npz", images=x.numpy(), labels=y.numpy())
+    words = ["evaluate", f"{tmp_path}/trouble.py:make", "--data", f"npz:{tmp_path}/data.npz", "--workers", "2"]
+    words += ["--shard-size", "2", "--no-checks"]  # one shard hangs: the command does not end by itself
+    process = subprocess.Popen(command(*words), env=environment(tmp_path / "store"), stderr=subprocess.PIPE)
+    pids, until = set(), time.monotonic() + 120
+    while time.monotonic() < until and len(pids) < 2:
+        listed = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+        pids = {int(pid) for pid in listed if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()}
+        time.sleep(0.05)
+    assert len(pids) == 2
+    process.send_signal(number)
+    process.communicate(timeout=120)
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    until = time.monotonic() + 60
+    while any(map(alive, pids)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(alive, pids))
+
+
+class _Hungry(torch.nn.Linear):
+    """Runs out of memory on more than three images."""
+
+    def forward(self, x):
+        if len(x) > 3:
+            raise MemoryError("too many")
+        return super().forward(x.flatten(1))
+
+
+def _hungry_job(batch_size: int, keeps_batches: bool = False) -> Job:
+    x, y = torch.rand(8, 1, 2, 2), torch.zeros(8, dtype=torch.long)
+    data = tmifpe.data.as_data((x, y))
+    with prepare(_Hungry(4, 3), data, THREAT, Request()) as prepared:
+        return Job(prepared.model, data, THREAT, ONE, batch_size=batch_size, keeps_batches=keeps_batches)
+
+
+def test_out_of_memory_halves_the_batch():
+    result = run_in_memory(_hungry_job(8), 0, range(8), lambda *_: None)
+    assert len(result.outcomes) == 8
+    assert result.notes == {"memory ran out: some shards were computed in batches of 2 instead of 8"}
+
+
+def test_the_batch_of_a_randomised_model_is_kept():
+    with pytest.raises(MemoryError):
+        run_in_memory(_hungry_job(8, keeps_batches=True), 0, range(8), lambda *_: None)
+
+
+def test_a_model_that_cannot_travel_is_refused_in_one_sentence():
+    with pytest.raises(InputError, match="cannot be sent to worker processes"):
+        tmifpe.evaluate(lambda x: x.flatten(1), (torch.rand(4, 1, 2, 2), torch.zeros(4).long()), THREAT, workers=2)
+
+
+BAD = [("workers", 0), ("workers", "many"), ("retries", -1), ("shard_timeout", 0), ("shard", "5/4"), ("shard", "0/4")]
+
+
+@pytest.mark.parametrize(("option", "value"), BAD)
+def test_bad_options_are_refused(option, value):
+    with pytest.raises(InputError, match=option):
+        Request(**{option: value})
+
+
+def test_auto_is_one_worker_per_core():
+    places = find_places("auto", torch.device("cpu"))
+    assert (places.workers, places.threads) == (count_cores(), 1)
+    assert find_places(2 * count_cores(), torch.device("cpu")).threads == 1
