@@ -89,7 +89,7 @@ def percent(value: float) -> str:
 
 
 def result_table(result: Result) -> Table:
-    from tmifpe.attacks.catalogue import attack_title, stage_title
+    from tmifpe.attacks.catalogue import stage_title
     from tmifpe.core.stats import student
 
     spec = result.spec
@@ -105,7 +105,7 @@ def result_table(result: Result) -> Table:
         ("clean accuracy", f"{percent(result.clean_accuracy)} %"),
         ("examples", f"{result.n}, of which broken {result.broken}"),
         ("threat", plain(f"{spec.threat.norm}, eps {spec.threat.eps:.6g}{spec.threat.within}")),
-        ("attack", plain(attack_title(spec.attacks).replace(",", ", "))),  # spaces, so that lines can break
+        ("attack", plain(spec.attack_title.replace(",", ", "))),  # spaces, so that lines can break
         ("precision, mode, seed", plain(f"{spec.precision}, {spec.mode}, {spec.seed}")),
         ("cost", f"{result.seconds:.1f} s, {result.tally.forwards} forwards, {result.tally.backwards} backwards"),
     ]

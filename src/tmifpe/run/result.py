@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tmifpe.attacks import part_names
-from tmifpe.attacks.catalogue import attack_title
 from tmifpe.attacks.queries import StageCost, Tally
 from tmifpe.core.errors import as_options, shorten
 from tmifpe.core.extras import import_extra
@@ -215,7 +214,7 @@ class Result:
 
     def __repr__(self) -> str:
         spec, names = self.spec, ", ".join(dict.fromkeys(flag.name for flag in self.flags))
-        what = f"{spec.model} on {spec.data}, {attack_title(spec.attacks)}"
+        what = f"{spec.model} on {spec.data}, {spec.attack_title}"
         return f"<Result {self}; {shorten(what, 200)}; {f'flags: {shorten(names, 100)}' if names else 'no flags'}>"
 
     def __str__(self) -> str:
