@@ -109,7 +109,7 @@ def result_table(result: Result) -> Table:
         ("precision, mode, seed", plain(f"{spec.precision}, {spec.mode}, {spec.seed}")),
         ("cost", f"{result.seconds:.1f} s, {result.tally.forwards} forwards, {result.tally.backwards} backwards"),
     ]
-    if len(by := result.broken_by()) > 1:
+    if len(by := result.broken_by()) > 1 and not result.stages[1:]:  # stages have lines of their own
         told = ", ".join(f"{name} {len(indices)}" for name, indices in by.items())
         rows.insert(3, ("broken by", plain(told)))
     if spec.targets != "none":
@@ -134,7 +134,8 @@ def result_table(result: Result) -> Table:
     for number, stage in enumerate(result.stages if len(spec.attacks) > 1 else (), 1):
         name = stage_title(spec.attacks[number - 1])
         cost = f"{stage.forwards} forwards, {stage.backwards} backwards"
-        table.add_row(f"stage {number}", plain(f"{name}: {stage.broken} of {stage.examples} broken; {cost}"))
+        told = f"{name} broke {stage.broken} of {stage.examples} ({cost})" if stage.examples else f"{name}: not needed"
+        table.add_row(f"stage {number}", plain(told))
     for note in result.notes:
         table.add_row("note", plain(note))
     for flag in result.flags:
