@@ -109,8 +109,9 @@ def result_table(result: Result) -> Table:
         ("precision, mode, seed", plain(f"{spec.precision}, {spec.mode}, {spec.seed}")),
         ("cost", f"{result.seconds:.1f} s, {result.tally.forwards} forwards, {result.tally.backwards} backwards"),
     ]
-    if len(by := result.broken_by()) > 1 and not result.stages[1:]:  # stages have lines of their own
-        told = ", ".join(f"{name} {len(indices)}" for name, indices in by.items())
+    # The parts of an attack, as AutoAttack has them; stages have lines of their own.
+    if parts := {name: indices for name, indices in result.broken_by().items() if ": " in name}:
+        told = ", ".join(f"{name} {len(indices)}" for name, indices in parts.items())
         rows.insert(3, ("broken by", plain(told)))
     if spec.targets != "none":
         rows.insert(2, ("success rate", f"{percent(result.success_rate)} % towards {plain(spec.targets)}"))
