@@ -27,10 +27,9 @@ SHORT = {
     "multi-targeted": "multi-targeted(steps=20,targets=3)",
     "apgd": "apgd(steps=40)",
     "ddn": "ddn(steps=40)",
-    "near": "near(attack=pgd(steps=20),share=0.5)",
 }
 # Tested elsewhere: test_autoattack.py, test_full.py; `paper` and `quick` are pgd.
-ELSEWHERE = {"autoattack", "full", "paper", "quick"}
+ELSEWHERE = {"autoattack", "full", "near", "paper", "quick"}
 STEPWISE = [SHORT.get(name, name) for name in ATTACKS if name not in ELSEWHERE]
 LOSS_NAMES = [name for name in LOSSES if not name.startswith("dlr")]  # DLR needs three classes
 

@@ -41,7 +41,7 @@ def refused(*words: str) -> str:
 # What `tmifpe evaluate digits-robust --eps 0.15 --limit 2` was stored under by 0.1.0 (commit 17f169b).
 PAPER_WITH_VALUES = "--loss cw --steps 5 --restarts 2 --schedule linear --momentum 0.5"
 OLD_KEYS = [
-    ([], "73b7f19c716b526b"),
+    (["--steps", "100"], "73b7f19c716b526b"),  # without any option it is `full`
     (["--attack", "paper"], "73b7f19c716b526b"),
     (PAPER_WITH_VALUES.split(), "8b5a2451d946a108"),
     (["--attack", "paper(loss=cw,momentum=0.5)", "--steps", "5", "--restarts", "2", "--schedule", "linear"],

@@ -299,9 +299,6 @@ class TestBadInput:
     def test_nan_from_the_model(self):
         self.refused("NaN", model=lambda x: x.flatten(1)[:, :3] * torch.nan)
 
-    def test_one_class(self):
-        self.refused("classes|rival", model=lambda x: x.flatten(1)[:, :1], data=(self.x, self.y * 0))
-
     def test_unknown_names(self):
         self.refused("did you mean 'linf'", threat=Threat("lin", 0.1))
         self.refused("precision", precision="fp31")

@@ -116,6 +116,7 @@ class TestFull:
         return tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=limit)
 
     @pytest.mark.numerical
+    @pytest.mark.convolutional
     def test_outcomes_do_not_depend_on_batch_shard_or_order(self):
         model, data = self.digits()
         asked = {"precision": "fp64", "checks": False}

@@ -169,11 +169,6 @@ def test_bad_options_are_one_sentence(text):
     assert "\n" not in str(caught.value)
 
 
-def test_one_class_is_refused():
-    with pytest.raises(InputError, match="at least 2 classes"):
-        GAMA()(Linear(1), *examples(Linear(1), 2), Threat("linf", 0.1))
-
-
 def test_gama_shortens_its_steps_on_time_however_a_share_is_rounded():
     from tmifpe.attacks.schedules import get_schedule
 

@@ -52,6 +52,7 @@ LOSS_DEFAULTS: dict[str, dict[str, Any]] = {
     "cw": {},
     "dlr": {},
     "mifpe": {"T": 1.0},
+    "pm": {},
     "tmifpe": {"t_rule": "exact", "lam": None},
     "tmifpe-naive": {"t_rule": "exact", "lam": None},
 }

@@ -77,6 +77,7 @@ GOOD: dict[str, list[str]] = {
         "cifar10:folder",
         "imagefolder:folder",
     ],
+    "box": ["0,1", "0,255", "-1,1", "1,0", "0", "nan,1"],
     "weights": ["w.safetensors", "broken.npz", "folder"],
     "mean": ["0.5", "0.5,0.5,0.5", "1e308", "nan"],
     "std": ["0.25", "1,1,1", "0", "1e-320"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Problem", "Rows"]
+__all__ = ["Problem", "Rows", "Verdicts"]
 
 import dataclasses
 from dataclasses import dataclass
@@ -98,3 +98,35 @@ class Problem(Rows):
     def succeeded(self, predictions: Tensor) -> Tensor:
         """Untargeted: any class but the label. Targeted: the target."""
         return predictions != self.labels if self.targets is None else predictions == self.targets
+
+
+@dataclass
+class Verdicts(Rows):
+    """One row per example of the problem: was it fooled, where, after how many steps, and how clearly."""
+
+    fooled: Tensor
+    prediction: Tensor
+    margin: Tensor
+    steps: Tensor
+    unusable: Tensor
+    """Looks at which the logits held NaN or +inf; they never count as success."""
+    plain: Tensor
+    """Looks at which the gradient was the true one; see `SmoothBackward`."""
+    zero_grad: Tensor
+    """Those among them at which it was exactly zero."""
+    rise: Tensor
+    """How much of the margin was gained in the last tenth of the looks."""
+    gap: Tensor
+    """Between the two largest logits, where the margin is."""
+    stage: Tensor
+    """Which attack of a sequence broke it; -1 if none did."""
+    adv: Tensor
+    """The adversarial example if fooled; else the clean image (`verdict`) or the strongest point (`strongest`)."""
+    best: Tensor
+    """The adversarial example if fooled, else the point with the largest margin, in either mode."""
+    part: Tensor = None  # pyright: ignore[reportAssignmentType] - set below
+    """Which of `Attack.parts` broke it; -1 if none did, or the attack is of one piece."""
+
+    def __post_init__(self) -> None:
+        if self.part is None:  # pyright: ignore[reportUnnecessaryComparison]
+            self.part = torch.full_like(self.stage, -1)

@@ -94,7 +94,7 @@ def percent(value: float) -> str:
 
 
 def result_table(result: Result) -> Table:
-    from tmifpe.attacks.catalogue import attack_title, stage_title
+    from tmifpe.attacks.catalogue import stage_title
 
     spec = result.spec
     table = Table(title=plain(f"{spec.model} on {spec.data}"), show_header=False, title_justify="left")
@@ -105,12 +105,13 @@ def result_table(result: Result) -> Table:
         ("clean accuracy", f"{percent(result.clean_accuracy)} %"),
         ("examples", f"{result.n}, of which broken {result.broken}"),
         ("threat", plain(f"{spec.threat.norm}, eps {spec.threat.eps:.6g}{spec.threat.within}")),
-        ("attack", plain(attack_title(spec.attacks).replace(",", ", "))),  # spaces, so that lines can break
+        ("attack", plain(spec.attack_title.replace(",", ", "))),  # spaces, so that lines can break
         ("precision, mode, seed", plain(f"{spec.precision}, {spec.mode}, {spec.seed}")),
         ("cost", f"{result.seconds:.1f} s, {result.tally.forwards} forwards, {result.tally.backwards} backwards"),
     ]
-    if len(by := result.broken_by()) > 1:
-        told = ", ".join(f"{name} {len(indices)}" for name, indices in by.items())
+    # The parts of an attack, as AutoAttack has them; stages have lines of their own.
+    if parts := {name: indices for name, indices in result.broken_by().items() if ": " in name}:
+        told = ", ".join(f"{name} {len(indices)}" for name, indices in parts.items())
         rows.insert(3, ("broken by", plain(told)))
     if spec.targets != "none":
         rows.insert(2, ("success rate", f"{percent(result.success_rate)} % towards {plain(spec.targets)}"))
@@ -120,7 +121,8 @@ def result_table(result: Result) -> Table:
     for number, stage in enumerate(result.stages if len(spec.attacks) > 1 else (), 1):
         name = stage_title(spec.attacks[number - 1])
         cost = f"{stage.forwards} forwards, {stage.backwards} backwards"
-        table.add_row(f"stage {number}", plain(f"{name}: {stage.broken} of {stage.examples} broken; {cost}"))
+        told = f"{name} broke {stage.broken} of {stage.examples} ({cost})" if stage.examples else f"{name}: not needed"
+        table.add_row(f"stage {number}", plain(told))
     for note in result.notes:
         table.add_row("note", plain(note))
     for one in result.failures:

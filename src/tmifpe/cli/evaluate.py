@@ -20,7 +20,8 @@ def evaluate(
     attack: Annotated[
         str | None,
         typer.Option(
-            help="paper, gama, autoattack, 'pgd(loss=cw,steps=50)', or several in turn: ce,gama.  [default: paper]",
+            help="full, quick, paper, autoattack, 'pgd(loss=cw,steps=50)', ... or several in turn: ce,gama.  "
+            "[default: full]",
         ),
     ] = None,
     loss: Annotated[

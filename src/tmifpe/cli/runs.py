@@ -242,9 +242,9 @@ def _with_adv(store: Store, run: StoredRun) -> Any:
 
 def _asked(spec: RunSpec) -> str:
     """The attacks and, where they are not the usual ones, their targets and seed."""
-    from tmifpe.attacks.catalogue import NAMED, attack_title
+    from tmifpe.attacks.catalogue import NAMED
 
-    title = attack_title(spec.attacks)
+    title = spec.attack_title
     words = [title if title in NAMED else "; ".join(_short(attack) for attack in spec.attacks)]
     words += [f"to {spec.targets}"] if spec.targets != "none" else []
     return " ".join([*words, f"seed {spec.seed}"] if spec.seed else words)

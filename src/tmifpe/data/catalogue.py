@@ -46,7 +46,7 @@ DATA.add("cifar10", "tmifpe.data.cifar:cifar10", "cifar10:DIR, the python test b
 DATA.add("cifar100", "tmifpe.data.cifar:cifar100", "cifar100:DIR, the same for CIFAR-100 (fine labels)")
 DATA.add("imagenet", "tmifpe.data.folder:imagenet", "imagenet:DIR, a folder per class, Res256Crop224 (bilinear)")
 DATA.add("imagenet-bicubic", "tmifpe.data.folder:imagenet_bicubic", "the same with BicubicRes256Crop224")
-DATA.add("imagefolder", "tmifpe.data.folder:imagefolder", "imagefolder:DIR, a folder per class (--classes, --resize)")
+DATA.add("imagefolder", "tmifpe.data.folder:imagefolder", "imagefolder:DIR, a folder per class (classes, resize)")
 DATA.add("npz", "tmifpe.data.npz:npz", "npz:FILE, arrays `images` (n, C, H, W) and `labels` (n,)")
 DATA.add("hf", "tmifpe.data.hf:hf", "hf:NAME[:split], a Hugging Face dataset or a folder of one (extra hf)")
 DATA.add(

@@ -128,7 +128,7 @@ def as_class_names(given: Sequence[str] | str | Path) -> tuple[str, ...]:
 
 
 def _read_names(path: str | Path) -> list[str]:
-    file = existing(str(path), "--classes", folder=False)
+    file = existing(str(path), "`classes`", folder=False)
     if file.stat().st_size > _MAX_NAMES:
         raise InputError(f"{path} has more than {_MAX_NAMES >> 20} MiB, too many for names of classes")
     try:

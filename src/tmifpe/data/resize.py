@@ -39,7 +39,7 @@ class Resize:
         text = "" if resize is None else str(resize).strip().lower()
         if text in PRESETS:
             if crop is not None:
-                raise InputError(f"{text} crops to {PRESETS[text].crop} itself; leave --crop out, or give a number")
+                raise InputError(f"{text} crops to {PRESETS[text].crop} itself; leave `crop` out, or give a number")
             return PRESETS[text]
         if not text:
             return cls(crop=crop)

@@ -192,7 +192,7 @@ def _matched(tensors: Mapping[str, Tensor], data: Data) -> tuple[Tensor, list[tu
             raise InputError(f"{len(adv)} adversarial examples need as many different indices, got {len(place)}")
         rows = [(position, place[index]) for position, index in enumerate(data.indices) if index in place]
         if not rows:
-            raise InputError("none of these adversarial examples is of a chosen image; check --limit and --indices")
+            raise InputError("none of these adversarial examples is of a chosen image; check `limit` and `indices`")
         return adv, rows
     if len(adv) == len(data):
         return adv, [(position, position) for position in range(len(data))]
@@ -200,7 +200,7 @@ def _matched(tensors: Mapping[str, Tensor], data: Data) -> tuple[Tensor, list[tu
         return adv, [(position, int(index)) for position, index in enumerate(data.indices)]
     raise InputError(
         f"{len(adv)} adversarial examples for {len(data)} images of {total}; choose the images that they belong to "
-        "with --limit or --indices"
+        "with `limit` or `indices`"
     )
 
 
@@ -244,6 +244,6 @@ def _check_run(run: Result, prepared: Prepared) -> None:
         raise InputError(f"the run is at {theirs}, and this is {threat.norm} {threat.eps:.6g}; give the same threat")
     same_data = spec.data_identity in ("", prepared.data.identity)
     if sorted(run.outcomes.index.tolist()) != here or not same_data:
-        raise InputError("the run is on other examples; choose the same with --data, --limit, --sample and --indices")
+        raise InputError("the run is on other examples; choose the same with `data`, `limit`, `sample` and `indices`")
     if spec.model_identity and prepared.model_identity != spec.model_identity:
         raise InputError(f"the run is of another model, {spec.model}; give that one, or its weights")

@@ -38,7 +38,7 @@ def check_compatible(classifier: Classifier, data: Data, box: Box = UNIT) -> Non
         classes = count_classes(classifier.module, shape, classifier.name)
     named: tuple[str, ...] = getattr(data, "class_names", ())
     if data.classes is not None and data.classes != classes:
-        hint = "; name all of the model's, in its order, with --classes FILE" if named else ""
+        hint = "; name all of the model's, in its order, with `classes=FILE`" if named else ""
         raise MisfitError(f"{classifier.name} has {classes} classes, but {data.name} has {data.classes}{hint}")
     _check_order(classifier, named, data.name)
     labels = getattr(data, "labels", None)
@@ -56,7 +56,7 @@ def _check_order(classifier: Classifier, named: tuple[str, ...], data: str) -> N
         if own.get(name.casefold(), number) != number:
             raise MisfitError(
                 f"the class {shown(name)} is number {number} in {data}, but {own[name.casefold()]} in "
-                f"{classifier.name}; name the classes in the model's order with --classes FILE"
+                f"{classifier.name}; name the classes in the model's order with `classes=FILE`"
             )
 
 

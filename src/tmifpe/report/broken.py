@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["describe", "listed"]
 
-from tmifpe.attacks.catalogue import attack_title
 from tmifpe.run.result import Result
 
 SHOWN = 20
@@ -14,7 +13,7 @@ def describe(result: Result, at_least: float | None = None) -> str:
     """The verdict, what was asked, and the first examples that were broken or misclassified."""
     spec = result.spec
     required = "" if at_least is None else f"; at least {at_least:.2%} is required"
-    threat = f"{spec.threat.norm} eps {spec.threat.eps:.6g}, {attack_title(spec.attacks)}, seed {spec.seed}"
+    threat = f"{spec.threat.norm} eps {spec.threat.eps:.6g}, {spec.attack_title}, seed {spec.seed}"
     lines = [
         f"robust accuracy {result.robust_accuracy:.2%} ({result.robust} of {result.n}){required}",
         f"clean accuracy {result.clean_accuracy:.2%}; {spec.model} on {spec.data}, {threat}",

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tmifpe.attacks import part_names
-from tmifpe.attacks.catalogue import attack_title
 from tmifpe.attacks.hooks.layer_gradient import LayerGradient
 from tmifpe.attacks.queries import StageCost, Tally
 from tmifpe.core.errors import IncompleteError, as_options, shorten
@@ -284,7 +283,7 @@ class Result:
 
     def __repr__(self) -> str:
         spec, names = self.spec, ", ".join(dict.fromkeys(flag.name for flag in self.flags))
-        what = f"{spec.model} on {spec.data}, {attack_title(spec.attacks)}"
+        what = f"{spec.model} on {spec.data}, {spec.attack_title}"
         return f"<Result {self}; {shorten(what, 200)}; {f'flags: {shorten(names, 100)}' if names else 'no flags'}>"
 
     def __str__(self) -> str:

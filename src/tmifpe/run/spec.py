@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tmifpe.attacks.catalogue import attack_title
 from tmifpe.core.errors import InputError, did_you_mean
 from tmifpe.core.numbers import MOST_SEED, whole_number
 from tmifpe.core.options import parse, split_list
@@ -69,6 +70,11 @@ class RunSpec:
         whole_number("seed", self.seed, least=0, most=MOST_SEED)
         if not self.attacks:
             raise InputError("an evaluation needs at least one attack")
+
+    @property
+    def attack_title(self) -> str:
+        """`full` or `quick` if its attacks are that, else their text."""
+        return attack_title(self.attacks)
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -68,7 +68,7 @@ def read_adv(path: str) -> dict[str, Tensor]:
         raise InputError(f"cannot read adversarial examples from {path}: {error}") from error
     images = [name for name in _NAMES if name in tensors] or [name for name in tensors if tensors[name].dim() > 1]
     if not images or (images[0] not in _NAMES and len(images) > 1):
-        raise InputError(f"{path} holds no tensor 'adv'; give a file that --save-adv wrote, or one of a single tensor")
+        raise InputError(f"{path} holds no tensor 'adv'; give a file that `save_adv` wrote, or one of a single tensor")
     beside = {name: tensors[name].flatten() for name in ("indices", "labels") if name in tensors}
     return {"adv": tensors[images[0]], **beside}
 
