@@ -12,7 +12,7 @@ import tmifpe
 from tests.stores import SHARD, THREAT, ask, same
 from tmifpe.cli import app
 from tmifpe.core.errors import InputError
-from tmifpe.run.part import Part, parse_part
+from tmifpe.run.cut.part import RunPart, parse_part
 from tmifpe.run.shard import ShardFailure
 from tmifpe.store import Store, StoreError
 from tmifpe.store.merge import merge
@@ -34,7 +34,7 @@ SLURM = {"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_T
     ],
 )
 def test_which_part_a_job_is(text, environment, index, count):
-    assert parse_part(text, environment) == Part(index, count)
+    assert parse_part(text, environment) == RunPart(index, count)
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ def test_a_part_that_is_none_is_refused(text, environment, said):
 
 
 def test_parts_are_balanced_and_cover_everything():
-    parts = [list(Part(i, 4).of(range(10))) for i in range(1, 5)]
+    parts = [list(RunPart(i, 4).of(range(10))) for i in range(1, 5)]
     assert sorted(shard for part in parts for shard in part) == list(range(10))
     assert {len(part) for part in parts} == {2, 3}
 
 
 def parts(store: Path, *which: int, count: int = 4, **options) -> list[Path]:
-    return [store / Part(i, count).folder for i in which if ask(store, shard=f"{i}/{count}", **options)]
+    return [store / RunPart(i, count).folder for i in which if ask(store, shard=f"{i}/{count}", **options)]
 
 
 def test_four_parts_merged_are_the_whole(tmp_path):

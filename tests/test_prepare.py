@@ -14,7 +14,7 @@ from tests.masked import Honest, Wrapped, images, noise
 from tmifpe import PGD, InputError, Threat
 from tmifpe.attacks import get_attack
 from tmifpe.evaluation.prepare import prepare
-from tmifpe.run.plan import make_plan
+from tmifpe.run.cut.plan import make_plan
 from tmifpe.run.request import EvaluateOptions, Request
 
 THREAT = Threat("linf", 0.05)

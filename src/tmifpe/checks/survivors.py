@@ -19,11 +19,11 @@ from tmifpe.attacks.rows import Problem
 from tmifpe.checks.flags import flag
 from tmifpe.core import rng
 from tmifpe.core.numbers import MOST_SEED
+from tmifpe.run.cut.plan import make_plan
 from tmifpe.run.evidence.evidence import Evidence
 from tmifpe.run.evidence.spot_check import SpotCheck
 from tmifpe.run.evidence.transfer import Transfer
 from tmifpe.run.outcomes import Outcomes
-from tmifpe.run.plan import make_plan
 from tmifpe.run.prepared_model import PreparedModel
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job, fetch_rows, read_clean, targets_of

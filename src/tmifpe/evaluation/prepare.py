@@ -36,9 +36,9 @@ from tmifpe.models import check_compatible, model_identity, whole_steps
 from tmifpe.norms import NORMS
 from tmifpe.run.bar import AnyProgress, reported
 from tmifpe.run.clean import CleanLogits
+from tmifpe.run.cut.part import parse_part
+from tmifpe.run.cut.plan import make_plan
 from tmifpe.run.evidence.spot_check import as_spot_check
-from tmifpe.run.part import parse_part
-from tmifpe.run.plan import make_plan
 from tmifpe.run.prepared_model import PreparedModel, prepare_model
 from tmifpe.run.recorder import NoRecorder, Recorder
 from tmifpe.run.request import Request, require_model, require_threat

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from tmifpe.attacks.queries import StageCost, Tally
+from tmifpe.run.cut.part import RunPart
 from tmifpe.run.outcomes import Mark, Outcomes
-from tmifpe.run.part import Part
 from tmifpe.run.result import Progress
 from tmifpe.run.shard import ShardFailure, ShardResult
 from tmifpe.run.spec import Plan
@@ -34,7 +34,7 @@ class Total:
         self.stages: list[StageCost] | None = []
         """None as soon as a shard does not tell: 0.1.0 did not."""
 
-    def missing(self, part: Part | None = None) -> list[int]:
+    def missing(self, part: RunPart | None = None) -> list[int]:
         """The shards that are not there yet; of a part of the run, if one is given."""
         every = range(len(self.plan))
         return [shard for shard in (every if part is None else part.of(every)) if shard not in self.shards]

@@ -21,7 +21,7 @@ from tmifpe.core.errors import InputError
 from tmifpe.core.stats import wilson
 from tmifpe.core.types import Classifier, Data, Model, Threat
 from tmifpe.evaluation.prepare import Prepared, prepare
-from tmifpe.run.plan import make_plan
+from tmifpe.run.cut.plan import make_plan
 from tmifpe.run.request import Request
 from tmifpe.run.result import Result
 from tmifpe.run.shard import Job, fetch_rows, read_clean

@@ -23,8 +23,8 @@ from tmifpe.core.errors import InputError, did_you_mean, shown
 from tmifpe.core.numbers import MOST_SEED, real_number, whole_number
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.run.bar import AnyProgress
+from tmifpe.run.cut.part import RunPart, parse_part
 from tmifpe.run.evidence.spot_check import as_spot_check
-from tmifpe.run.part import Part, parse_part
 from tmifpe.run.recorder import Keeper
 from tmifpe.run.result import Progress
 from tmifpe.run.second_opinion import as_precision
@@ -125,7 +125,7 @@ class Request:
     spot_check: int | str | None = None
     from_model: Model | Classifier | None = None
     workers: int | str | None = None
-    shard: str | Part | None = None
+    shard: str | RunPart | None = None
     retries: int = 2
     shard_timeout: float | None = None
     progress: AnyProgress = None

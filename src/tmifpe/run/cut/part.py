@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Part", "parse_part"]
+__all__ = ["RunPart", "parse_part"]
 
 import os
 import re
@@ -29,10 +29,10 @@ _AUTO = re.compile(r"auto(?:/([0-9]{1,9}))?")
 
 
 @dataclass(frozen=True)
-class Part:
+class RunPart:
     """Every `count`-th shard of a run from the `index`-th on, counted from 1.
 
-    >>> list(Part(2, 3).of(range(8)))
+    >>> list(RunPart(2, 3).of(range(8)))
     [1, 4, 7]
     """
 
@@ -55,23 +55,23 @@ class Part:
         return f"{self.index}/{self.count}"
 
 
-def parse_part(text: object, environment: Mapping[str, str] = os.environ) -> Part:
+def parse_part(text: object, environment: Mapping[str, str] = os.environ) -> RunPart:
     """`3/16`; `auto` from what the scheduler says of this job; `auto/16` where it does not say how many there are.
 
     >>> str(parse_part("auto", {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_STEP": "2",
     ...                         "SLURM_ARRAY_TASK_COUNT": "4"}))
     '3/4'
     """
-    if isinstance(text, Part):
+    if isinstance(text, RunPart):
         return text
     if isinstance(text, str) and (match := _PART.fullmatch(text.strip())):
-        return Part(int(match[1]), int(match[2]))
+        return RunPart(int(match[1]), int(match[2]))
     if isinstance(text, str) and (match := _AUTO.fullmatch(text.strip())):
         return _scheduled(environment, int(match[1]) if match[1] else None)
     raise InputError(f"a shard is written I/N, auto or auto/N, such as 3/16, got {shown(text)}")
 
 
-def _scheduled(environment: Mapping[str, str], stated: int | None) -> Part:
+def _scheduled(environment: Mapping[str, str], stated: int | None) -> RunPart:
     for index, first, step, count, last in _SCHEDULERS:
         if index not in environment:
             continue
@@ -90,7 +90,7 @@ def _scheduled(environment: Mapping[str, str], stated: int | None) -> Part:
                 f"{index}={number} is not one of {stated} jobs that count from {begin} in steps of {stride}; give the "
                 "array as a range, such as 1-16, or write --shard I/N"
             )
-        return Part(place + 1, stated)
+        return RunPart(place + 1, stated)
     known = ", ".join(names[0] for names in _SCHEDULERS)
     raise InputError(f"--shard auto: this is no array job, since none of {known} is set; write --shard I/N")
 

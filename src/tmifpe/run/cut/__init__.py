@@ -1,0 +1,1 @@
+"""How a run is cut: into shards, and into parts for array jobs."""
