@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from tmifpe import PGD
 from tmifpe.attacks.ascent import AscentState
-from tmifpe.attacks.queries import Evaluated
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.queries import Evaluated
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core import rng
 from tmifpe.norms import column
 

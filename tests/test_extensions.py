@@ -24,7 +24,7 @@ import tmifpe
 from tests.stores import environment
 from tmifpe import InputError
 from tmifpe.attacks import ATTACKS, Budget, Problem, Stepwise, attack_spelling, get_attack
-from tmifpe.attacks.rows import Rows
+from tmifpe.attacks.loop.rows import Rows
 from tmifpe.cli import app
 from tmifpe.core import rng
 from tmifpe.core.code_stamp import code_stamp

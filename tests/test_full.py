@@ -178,7 +178,7 @@ class TestFull:
 @pytest.mark.numerical
 def test_the_smoothing_is_shared_by_the_rectifiers():
     """Two rectifiers in a row get half of it each: a deeper network is smoothed no more than a flat one."""
-    from tmifpe.attacks.smooth import SmoothBackward
+    from tmifpe.attacks.hooks.smooth import SmoothBackward
 
     z = torch.linspace(-1, 1, 8, dtype=torch.float64)[None].requires_grad_()
     with SmoothBackward(torch.tensor([1.0])) as seen:

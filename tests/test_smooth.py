@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import tmifpe
 from tmifpe import PGD, Threat
 from tmifpe.attacks import Loop, Problem, Queries, attack_spelling, get_attack
-from tmifpe.attacks.smooth import SmoothBackward
+from tmifpe.attacks.hooks.smooth import SmoothBackward
 from tmifpe.core.errors import InputError
 from tmifpe.run.outcomes import Mark
 

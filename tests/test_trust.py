@@ -82,7 +82,7 @@ def test_a_model_and_the_callers_generators_are_left_alone():
     model = Normed(train=True).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     evaluate(Unsteady(), labelled(), THREAT, ATTACK, repeats=3)
-    from tmifpe.attacks.frozen import preserved_state
+    from tmifpe.attacks.loop.frozen import preserved_state
 
     with preserved_state(model, torch.device("cpu")), torch.no_grad():
         model(images())

@@ -14,11 +14,11 @@ from tmifpe.attacks.catalogue import (
 from tmifpe.attacks.ddn import DDN
 from tmifpe.attacks.gama import GAMA
 from tmifpe.attacks.loop import Loop, Verdicts
+from tmifpe.attacks.loop.queries import Evaluated, Queries, Tally
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.attacks.multi_targeted import MultiTargeted
 from tmifpe.attacks.named import full, paper, quick
 from tmifpe.attacks.pgd import PGD, bim, fgsm, mim
-from tmifpe.attacks.queries import Evaluated, Queries, Tally
-from tmifpe.attacks.rows import Problem
 from tmifpe.attacks.sequence import Sequence, as_attack
 from tmifpe.attacks.square import Square
 from tmifpe.attacks.stepwise import Stepwise

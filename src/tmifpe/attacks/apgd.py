@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tmifpe.attacks.ascent import WIDE, Ascent, AscentState
-from tmifpe.attacks.queries import Evaluated, Objective
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.queries import Evaluated, Objective
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError, shown
 from tmifpe.losses import AnyLoss, get_loss, spelling

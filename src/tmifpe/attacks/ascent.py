@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tmifpe.attacks.queries import Evaluated, Objective
-from tmifpe.attacks.rows import Problem, Rows
+from tmifpe.attacks.loop.queries import Evaluated, Objective
+from tmifpe.attacks.loop.rows import Problem, Rows
 from tmifpe.attacks.schedules import get_schedule
 from tmifpe.attacks.stepwise import Stepwise
 from tmifpe.core.errors import InputError, shown

@@ -10,10 +10,10 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from tmifpe.attacks.frozen import dtype_of, frozen
 from tmifpe.attacks.loop import Loop, Verdicts
-from tmifpe.attacks.queries import Queries
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.frozen import dtype_of, frozen
+from tmifpe.attacks.loop.queries import Queries
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
 from tmifpe.core.numbers import MOST_SEED, whole_number, whole_numbers

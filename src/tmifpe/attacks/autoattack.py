@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from tmifpe.attacks.attack import Attack, Budget, Part
 from tmifpe.attacks.hooks.straight_through import through_identity
 from tmifpe.attacks.loop import Loop, Verdicts
-from tmifpe.attacks.queries import Queries
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.queries import Queries
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
 from tmifpe.core.extras import import_extra

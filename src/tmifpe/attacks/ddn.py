@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from tmifpe.attacks.ascent import Ascent, AscentState
-from tmifpe.attacks.queries import Evaluated, Objective
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.queries import Evaluated, Objective
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.attacks.schedules import get_schedule
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import real_number

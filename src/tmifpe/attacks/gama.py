@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from tmifpe.attacks.ascent import Ascent, AscentState
-from tmifpe.attacks.queries import Objective
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.queries import Objective
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core import numerics, rng
 from tmifpe.core.errors import InputError
 from tmifpe.core.numbers import real_number

@@ -13,8 +13,8 @@ from torch import Tensor
 from tmifpe.attacks.ascent import Ascent, AscentState
 from tmifpe.attacks.attack import Budget
 from tmifpe.attacks.loop import Loop, Verdicts
-from tmifpe.attacks.queries import Objective, Queries
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.queries import Objective, Queries
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core.errors import InputError
 from tmifpe.core.numbers import whole_number
 from tmifpe.core.types import Threat

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tmifpe.attacks.attack import Attack, Budget
 from tmifpe.attacks.loop import Loop, blank
-from tmifpe.attacks.queries import Queries
-from tmifpe.attacks.rows import Problem, Verdicts
+from tmifpe.attacks.loop.queries import Queries
+from tmifpe.attacks.loop.rows import Problem, Verdicts
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import real_number

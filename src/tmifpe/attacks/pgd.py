@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, TypedDict
 from torch import Tensor
 
 from tmifpe.attacks.ascent import Ascent, AscentState
-from tmifpe.attacks.queries import Objective
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.queries import Objective
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core.errors import InputError, shown
 from tmifpe.losses import AnyLoss, get_loss, spelling
 

@@ -13,8 +13,8 @@ import torch
 
 from tmifpe.attacks.attack import Attack, Budget
 from tmifpe.attacks.loop import Loop, Verdicts
-from tmifpe.attacks.queries import Queries, StageCost
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.queries import Queries, StageCost
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.types import Threat
 from tmifpe.norms import column

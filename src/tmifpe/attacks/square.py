@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from tmifpe.attacks.ascent import MOST_LOOKS
-from tmifpe.attacks.queries import Evaluated, Objective
-from tmifpe.attacks.rows import Problem, Rows
+from tmifpe.attacks.loop.queries import Evaluated, Objective
+from tmifpe.attacks.loop.rows import Problem, Rows
 from tmifpe.attacks.stepwise import Stepwise
 from tmifpe.core import numerics, rng
 from tmifpe.core.errors import InputError, shown

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tmifpe.attacks.attack import Attack, Budget
 from tmifpe.attacks.loop import Loop, Verdicts, run_loop
-from tmifpe.attacks.queries import Evaluated, Objective, Queries
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.queries import Evaluated, Objective, Queries
+from tmifpe.attacks.loop.rows import Problem
 
 
 class Stepwise(Attack):

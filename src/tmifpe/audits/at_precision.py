@@ -12,7 +12,7 @@ from typing import TypeAlias, cast
 import torch
 from torch import Tensor
 
-from tmifpe.attacks.frozen import device_of, dtype_of
+from tmifpe.attacks.loop.frozen import device_of, dtype_of
 from tmifpe.core.errors import InputError
 from tmifpe.core.outputs import as_logits
 from tmifpe.core.types import Model

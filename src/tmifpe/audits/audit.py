@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tmifpe.attacks.frozen import device_of
 from tmifpe.attacks.hooks.layers import ROWS, Layers, look_at_layers
-from tmifpe.attacks.queries import Queries
+from tmifpe.attacks.loop.frozen import device_of
+from tmifpe.attacks.loop.queries import Queries
 from tmifpe.audits.at_precision import Network, at_precision
 from tmifpe.audits.gradient_errors import Flags, GradientErrors, compare_gradients
 from tmifpe.audits.reference_gradient import Reference, pinned, reference_gradient

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tmifpe.attacks.queries import Tally
+from tmifpe.attacks.loop.queries import Tally
 
 SHARE = 0.05
 """Of the run's own forward passes, at most, spent on checks ..."""

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from tmifpe.attacks import Loop, Stepwise
-from tmifpe.attacks.frozen import preserved_state
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.frozen import preserved_state
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.checks.allowance import Allowance, spread
 from tmifpe.checks.flags import flag, some
 from tmifpe.checks.sample import LARGEST, Sample, change_of, draw_sample, gradient_attacks, share

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from tmifpe.attacks import Stepwise
-from tmifpe.attacks.frozen import preserved_state
 from tmifpe.attacks.hooks.layers import ROWS, Layers, look_at_layers
-from tmifpe.attacks.queries import Objective, Queries
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.frozen import preserved_state
+from tmifpe.attacks.loop.queries import Objective, Queries
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.checks.allowance import Allowance, spread
 from tmifpe.checks.flags import flag
 from tmifpe.checks.layers import check_layers

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from torch import Tensor
 
-from tmifpe.attacks.queries import Queries
+from tmifpe.attacks.loop.queries import Queries
 from tmifpe.checks.flags import flag
 from tmifpe.checks.sample import Sample, read, share
 from tmifpe.core.stats import binomial_tail

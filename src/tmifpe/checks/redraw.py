@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tmifpe.attacks.frozen import preserved_state
-from tmifpe.attacks.queries import Queries
+from tmifpe.attacks.loop.frozen import preserved_state
+from tmifpe.attacks.loop.queries import Queries
 from tmifpe.checks.sample import read
 from tmifpe.core import numerics
 from tmifpe.core.rng import seed_rng

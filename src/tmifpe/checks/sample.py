@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from tmifpe.attacks import Stepwise
-from tmifpe.attacks.frozen import preserved_state
-from tmifpe.attacks.queries import Objective, Queries, Tally
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.frozen import preserved_state
+from tmifpe.attacks.loop.queries import Objective, Queries, Tally
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.checks.allowance import spread
 from tmifpe.core import numerics
 from tmifpe.core.types import Data

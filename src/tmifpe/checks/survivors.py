@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from tmifpe.attacks import Attack, Loop, Queries, as_attack, attack_spelling
-from tmifpe.attacks.frozen import preserved_state
-from tmifpe.attacks.queries import TransferQueries
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.frozen import preserved_state
+from tmifpe.attacks.loop.queries import TransferQueries
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.checks.flags import flag
 from tmifpe.core import rng
 from tmifpe.core.numbers import MOST_SEED

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tmifpe.attacks.frozen import preserved_state
-from tmifpe.attacks.queries import Queries
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.frozen import preserved_state
+from tmifpe.attacks.loop.queries import Queries
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.checks.flags import flag, some
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Flag

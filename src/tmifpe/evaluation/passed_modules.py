@@ -7,8 +7,8 @@ __all__ = ["passed_modules"]
 from collections.abc import Sequence
 
 from tmifpe.attacks import Queries
-from tmifpe.attacks.frozen import preserved_state
 from tmifpe.attacks.hooks.straight_through import matching_modules, through_identity
+from tmifpe.attacks.loop.frozen import preserved_state
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.types import Data
 from tmifpe.run.prepared_model import PreparedModel

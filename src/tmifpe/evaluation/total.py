@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tmifpe.attacks.queries import StageCost, Tally
+from tmifpe.attacks.loop.queries import StageCost, Tally
 from tmifpe.run.cut.part import RunPart
 from tmifpe.run.outcomes import Mark, Outcomes
 from tmifpe.run.result import Progress

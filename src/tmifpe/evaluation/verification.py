@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tmifpe.attacks import PGD
-from tmifpe.attacks.queries import Queries
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.queries import Queries
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
 from tmifpe.core.stats import wilson

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from tmifpe.attacks.frozen import device_of, dtype_of, frozen
+from tmifpe.attacks.loop.frozen import device_of, dtype_of, frozen
 from tmifpe.core.errors import InputError, first_line, shown
 from tmifpe.core.numerics import compute_dtype
 from tmifpe.core.types import Model

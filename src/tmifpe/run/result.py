@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tmifpe.attacks import part_names
 from tmifpe.attacks.hooks.layer_gradient import LayerGradient
-from tmifpe.attacks.queries import StageCost, Tally
+from tmifpe.attacks.loop.queries import StageCost, Tally
 from tmifpe.core.errors import IncompleteError, as_options, shorten
 from tmifpe.core.extras import import_extra
 from tmifpe.core.options import parse

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-from tmifpe.attacks.queries import Queries
+from tmifpe.attacks.loop.queries import Queries
 from tmifpe.core.errors import InputError, ModelError, first_line
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Data, Model

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from tmifpe.attacks import Attack, Loop, Verdicts
 from tmifpe.attacks.attack import check_box
-from tmifpe.attacks.frozen import preserved_state
-from tmifpe.attacks.queries import Queries, StageCost, Tally
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.frozen import preserved_state
+from tmifpe.attacks.loop.queries import Queries, StageCost, Tally
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.attacks.sequence import Sequence as Stages
 from tmifpe.certificates.certifier import BATCH, Certifier
 from tmifpe.core import numerics

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tmifpe.attacks.queries import Queries
-from tmifpe.attacks.rows import Problem
+from tmifpe.attacks.loop.queries import Queries
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.core.types import Threat
 

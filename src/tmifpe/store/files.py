@@ -31,7 +31,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from tmifpe.attacks.queries import Tally
+from tmifpe.attacks.loop.queries import Tally
 from tmifpe.core.files import write_durably
 from tmifpe.core.hashing import digest
 from tmifpe.run.outcomes import Outcomes

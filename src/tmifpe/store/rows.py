@@ -22,7 +22,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tmifpe.attacks.queries import Tally
+from tmifpe.attacks.loop.queries import Tally
 from tmifpe.run.evidence.evidence import evidence_of
 from tmifpe.run.outcomes import Outcomes, as_columns
 from tmifpe.run.shard import ShardResult

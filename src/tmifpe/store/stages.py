@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from tmifpe.attacks.queries import StageCost
+from tmifpe.attacks.loop.queries import StageCost
 
 
 def plain_stages(stages: Iterable[StageCost]) -> list[dict[str, Any]]:

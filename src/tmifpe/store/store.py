@@ -14,7 +14,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tmifpe.attacks.queries import Tally
+from tmifpe.attacks.loop.queries import Tally
 from tmifpe.core.errors import InputError, shown
 from tmifpe.run.evidence.evidence import evidence_of
 from tmifpe.run.outcomes import Outcomes

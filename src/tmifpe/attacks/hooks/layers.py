@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from tmifpe.attacks.frozen import preserved_state
 from tmifpe.attacks.hooks.layer_gradient import LayerGradient
-from tmifpe.attacks.queries import Queries
+from tmifpe.attacks.loop.frozen import preserved_state
+from tmifpe.attacks.loop.queries import Queries
 from tmifpe.core.errors import ModelError, first_line
 from tmifpe.core.rng import seed_rng
 from tmifpe.losses import get_loss

@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from tmifpe.attacks.queries import Evaluated, Objective, Queries
-from tmifpe.attacks.rows import Problem, Rows, Verdicts
+from tmifpe.attacks.loop.queries import Evaluated, Objective, Queries
+from tmifpe.attacks.loop.rows import Problem, Rows, Verdicts
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
 from tmifpe.core.numbers import whole_number

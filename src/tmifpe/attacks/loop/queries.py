@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from tmifpe.attacks.hooks.layer_gradient import LayerGradient
 from tmifpe.attacks.hooks.layer_gradients import layer_gradients
+from tmifpe.attacks.hooks.smooth import SmoothBackward
 from tmifpe.attacks.hooks.straight_through import through_identity
-from tmifpe.attacks.smooth import SmoothBackward
 from tmifpe.core.errors import InputError, ModelError, first_line, is_out_of_memory
 from tmifpe.core.outputs import read_output
 from tmifpe.core.types import Model
