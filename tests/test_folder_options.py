@@ -82,7 +82,7 @@ def test_classes_are_checked_against_the_model(photos: Path) -> None:
     ordered = load_data(f"imagefolder:{photos}", classes=ORDER)
     check_compatible(known, ordered)
     with pytest.raises(
-        InputError, match=r"4 classes, but .* has 2; name all of the model's, in its order, with --classes"
+        InputError, match=r"4 classes, but .* has 2; name all of the model's, in its order, with `classes="
     ):
         check_compatible(known, load_data(f"imagefolder:{photos}"))
     check_compatible(replace(known, class_names=("Wolf", "Zebra", "Ant", "Owl")), ordered)

@@ -306,6 +306,7 @@ def test_every_option_that_a_flag_names_exists(name):
         "verify",
         "mean",
         "std",
+        "straight_through",
     }
     named = re.findall(r"`(\w+)[^`]*`", kind.advice)
     assert set(named) <= python

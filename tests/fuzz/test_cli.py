@@ -104,6 +104,9 @@ GOOD: dict[str, list[str]] = {
     "shard_size": ["1", "2", "9" * 30],
     "verify": ["float64", "float32"],
     "repeats": ["1", "2", "1000001"],
+    "straight_through": ["*", "nothing", "features.1"],
+    "spot_check": ["1:fgsm", "2", "0", "x", "1:nothing"],
+    "from_model": ["digits-distilled", "nothing", "digits-robust"],
     "transfer_adv": ["adv.safetensors", "w.safetensors", "broken.npz", "folder"],
     "store": ["store", "folder", "data.npz", "deep/er"],
     "loss": ["tmifpe", "ce", "mifpe(T=10)", "dlr", "fgsm", "gama(steps=1)", "mifpe(T=-1)"],
@@ -146,7 +149,19 @@ GOOD: dict[str, list[str]] = {
     "stores": ["store", "folder", "data.npz"],
     "into": ["merged", "store", "data.npz"],
 }
-QUIET = {"json", "no_store", "fresh", "strict", "every", "markdown", "latex", "with_autoattack", "paper", "checks"}
+QUIET = {
+    "json",
+    "no_store",
+    "fresh",
+    "strict",
+    "every",
+    "markdown",
+    "latex",
+    "with_autoattack",
+    "paper",
+    "checks",
+    "certify",
+}
 
 # A call that works and is quick, to which bad options are added.
 BASE: dict[str, list[str]] = {

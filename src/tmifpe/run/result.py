@@ -309,6 +309,7 @@ class Result:
         not fooled, missing for examples that a targeted run does not count; its mean is the robust accuracy. `attack`
         and `part`: what broke it, empty if nothing did. steps_used; margin and clean_margin (positive: broken); size of
         the change; clean_gap and adv_gap between the two largest logits; `fragile`: broken in one precision only.
+        certified (1 or 0, -1: not asked) and margin_bound, what `certify` proves of the margin.
         """
         pandas: Any = import_extra("pandas", "tables of outcomes", "pandas")
         table = self.outcomes

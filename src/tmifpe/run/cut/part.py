@@ -83,16 +83,16 @@ def _scheduled(environment: Mapping[str, str], stated: int | None) -> RunPart:
         if stated is None and last in environment:
             stated = (_number(environment, last) - begin) // stride + 1
         if stated is None:
-            raise InputError(f"{index} says which job this is but not of how many; write --shard auto/N")
+            raise InputError(f"{index} says which job this is but not of how many; write `shard=auto/N`")
         place, rest = divmod(number - begin, stride)
         if rest or not 0 <= place < stated:
             raise InputError(
                 f"{index}={number} is not one of {stated} jobs that count from {begin} in steps of {stride}; give the "
-                "array as a range, such as 1-16, or write --shard I/N"
+                "array as a range, such as 1-16, or write `shard=I/N`"
             )
         return RunPart(place + 1, stated)
     known = ", ".join(names[0] for names in _SCHEDULERS)
-    raise InputError(f"--shard auto: this is no array job, since none of {known} is set; write --shard I/N")
+    raise InputError(f"`shard=auto`: this is no array job, since none of {known} is set; write `shard=I/N`")
 
 
 def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
@@ -102,4 +102,4 @@ def _number(environment: Mapping[str, str], name: str, default: int | None = Non
     try:
         return int(text or "")
     except ValueError:
-        raise InputError(f"{name} is {shown(text)}, not a whole number; write --shard I/N") from None
+        raise InputError(f"{name} is {shown(text)}, not a whole number; write `shard=I/N`") from None
