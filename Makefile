@@ -49,7 +49,7 @@ test-portable: setup ## the numerical tests, as other processors would compute (
 test-slow: setup ## a full row of Table 1, killed runs, long fuzzing, memory
 	@$(PYTEST) -m slow
 
-test-long: setup ## the other full rows, which .ci/run tests on 512 images only
+test-long: setup ## the other full rows and 2,000 certified networks, of which .ci/run tests a part
 	@$(PYTEST) -m long
 
 fuzz: setup ## property-based tests with FUZZ (50) times as many cases

@@ -166,6 +166,14 @@ def test_no_image_lies_outside(seed: int) -> None:
 
 
 @pytest.mark.slow
+@settings(max_examples=cases(200), deadline=None)
+@given(seed=st.integers(0, 2**31))
+def test_no_image_lies_outside_on_two_hundred_networks(seed: int) -> None:
+    check_bounds(seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
 @settings(max_examples=cases(2000), deadline=None)
 @given(seed=st.integers(0, 2**31))
 def test_no_image_lies_outside_on_two_thousand_networks(seed: int) -> None:

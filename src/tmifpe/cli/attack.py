@@ -73,7 +73,9 @@ def _with_values(text: str, values: dict[str, Any]) -> Attack:
             resolve_attack(part)  # which says what there is
         takes = [option for option in options_of("paper" if is_loss else name) if not (is_loss and option == "loss")]
         if refused := [f"--{option}" for option in values if option not in takes]:
-            those = f"it takes {', '.join(takes)}, as in --attack '{name}({takes[0]}=...)'" if takes else "it has none"
+            those = "it has no options; --attack paper takes them"
+            if takes:
+                those = f"it takes {', '.join(takes)}, as in --attack '{name}({takes[0]}=...)'"
             raise InputError(f"{shown(name)} takes no {', '.join(refused)}; {those}")
         if not is_loss and (twice := [option for option in values if option in own]):
             raise InputError(f"{twice[0]} is given twice, in {shown(part)} and as --{twice[0]}; give it once")

@@ -1,0 +1,51 @@
+"""docs/strength.md says what docs/data holds, and what it claims of `full` is true of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import statistics
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MOST = {"trades": 0.08, "fast-l2": 0.15, "trades-l2": 0.15, "lenet-l2": 0.15}
+"""The most that `full` may cost as a share of AutoAttack, where that is not 5 %: AutoAttack itself is short there."""
+
+
+@pytest.fixture(scope="module")
+def strength() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("strength", ROOT / "benchmarks" / "strength.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def measured() -> dict:
+    return json.loads((ROOT / "docs" / "data" / "strength-ours.json").read_text())
+
+
+def test_the_page_is_up_to_date(strength):
+    page = (ROOT / "docs" / "strength.md").read_text()
+    for made in (strength.against(), strength.stages()):
+        assert made in page, "run python benchmarks/strength.py table"
+
+
+def test_full_is_at_or_below_autoattack_for_a_fraction_of_its_cost(strength):
+    found = measured()
+    compared = [key for key, line in strength.LINES.items() if line.autoattack and "full" in found.get(key, {})]
+    assert len(compared) >= 10
+    for key in compared:
+        other, runs = strength.autoattack(strength.LINES[key]), found[key]["full"].values()
+        assert statistics.median(run["robust"] for run in runs) <= other["robust"], key
+        assert max(strength.cost(run) for run in runs) <= MOST.get(key, 0.05) * other["cost"], key
+
+
+def test_the_truth_is_never_passed(strength):
+    runs = measured()["wk"]["full"].values()
+    truth = strength.LINES["wk"].truth
+    assert all(truth <= run["robust"] <= truth + 3 for run in runs)
