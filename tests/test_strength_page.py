@@ -31,7 +31,7 @@ def measured() -> dict:
 
 def test_the_page_is_up_to_date(strength):
     page = (ROOT / "docs" / "strength.md").read_text()
-    for made in (strength.against(), strength.stages()):
+    for made in (strength.against(), strength.stages(), strength.truth()):
         assert made in page, "run python benchmarks/strength.py table"
 
 
