@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import statistics
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -17,10 +18,11 @@ MOST = {"trades": 0.08, "fast-l2": 0.15, "trades-l2": 0.15, "lenet-l2": 0.15}
 
 @pytest.fixture(scope="module")
 def strength() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("strength", ROOT / "benchmarks" / "strength.py")
+    spec = importlib.util.spec_from_file_location("benchmark_strength", ROOT / "benchmarks" / "strength.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for the names of their types
     spec.loader.exec_module(module)
     return module
 
