@@ -139,4 +139,14 @@ def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
     (tmp_path / "adv.pt").write_bytes(pickle.dumps(Evil()))
     told = call("verify", str(tmp_path / "adv.pt"), "--model", "digits-robust", code=2)
     assert "cannot read adversarial examples" in told.stderr
+    told = call("verify", str(tmp_path / "absent.npz"), "--model", "digits-robust", code=2)
+    assert "error: no such file: " in told.stderr
     assert not (tmp_path / "ran").exists()
+
+
+def test_the_box_of_the_command_line_is_the_threats(tmp_path: Path) -> None:
+    x, _ = tmifpe.load_data("digits", limit=8, box=(-1, 1)).fetch(range(8))
+    torch.save((x + 0.25).clamp(max=1), tmp_path / "adv.pt")
+    words = ["--model", "digits-robust", "--mean", "-1", "--std", "2", "--limit", "8", "--eps", "0.25", "--json"]
+    found = json.loads(call("verify", str(tmp_path / "adv.pt"), *words, "--box=-1,1").stdout)
+    assert (found["box"], found["inside"]) == ([-1, 1], 8)  # in [0, 1], the background of -1 would be outside

@@ -87,6 +87,9 @@ class Subset:
     def __len__(self) -> int:
         return len(self._positions)
 
+    def __repr__(self) -> str:
+        return f"<{len(self)} of the {self.total} examples of {self.name}, {'x'.join(map(str, self.shape))}>"
+
     def fetch(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         return self._data.fetch([self._positions[int(position)] for position in positions])
 

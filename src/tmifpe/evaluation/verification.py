@@ -109,6 +109,7 @@ class Verification:
             "data": self.data,
             "norm": self.threat.norm,
             "eps": self.threat.eps,
+            "box": list(self.threat.box),
             "n": self.n,
             "inside": int(self.inside.sum()),
             "outside_ball": int((~self.in_ball).sum()),

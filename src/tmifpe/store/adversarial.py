@@ -58,6 +58,8 @@ def read_adv(path: str) -> dict[str, Tensor]:
     Read are the files that `adv_file` writes, those of AutoAttack (`adv_complete`), a bare tensor as RobustBench asks
     for it, and any other file of one tensor of images.
     """
+    if not Path(path).is_file():
+        raise InputError(f"no such file: {path} (adversarial examples)")
     try:
         if Path(path).suffix.lower() == ".npz":
             arrays = read_arrays(Path(path), (), (*_NAMES, "indices", "labels"))
