@@ -35,9 +35,10 @@ def test_stored_run_equals_the_one_that_was_not_stored(tmp_path, reference):
     assert 0 < stored.broken < stored.n
 
 
-@pytest.mark.numerical
-@pytest.mark.convolutional
-@pytest.mark.parametrize("done", [0, 7, 8, 20, 40, 47])
+NUMERICAL = (pytest.mark.numerical, pytest.mark.convolutional)
+
+
+@pytest.mark.parametrize("done", [0, 7, 8, pytest.param(20, marks=NUMERICAL), 40, pytest.param(47, marks=NUMERICAL)])
 def test_resumed_run_equals_the_uninterrupted_one(tmp_path, reference, done):
     with pytest.raises(Killed):
         ask(tmp_path, progress=killed_after(done))
