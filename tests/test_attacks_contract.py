@@ -23,7 +23,7 @@ from tmifpe.testing import check_attack
 SHORT = {
     "pgd": "pgd(steps=10)",
     "gama": "gama(steps=10)",
-    "square": "square(queries=40)",
+    "square": "square(queries=30)",
     "multi-targeted": "multi-targeted(steps=6,targets=2)",
     "apgd": "apgd(steps=12)",
     "ddn": "ddn(steps=20)",
