@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import tmifpe
 from tests.cases import CASES
 from tests.stores import copy_stored
+from tmifpe.checks import attack as survivor_checks
 from tmifpe.checks.checks import Checks
 from tmifpe.evaluation import prepare
 from tmifpe.run.result import Result
@@ -54,6 +55,13 @@ def unchecked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     on other subjects. A test that is marked `checked` keeps them; test_flags.py and test_trust.py are about them."""
     if not request.node.get_closest_marker("checked"):
         monkeypatch.setattr(prepare, "Checks", lambda _, *rest: Checks(False, *rest))
+
+
+@pytest.fixture
+def not_led_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks without the attack from larger balls, which takes nine tenths of their time and can only raise
+    `found-from-outside`: for tests of other flags."""
+    monkeypatch.setattr(survivor_checks, "_from_outside", lambda *_: ())
 
 
 @pytest.fixture(scope="session")

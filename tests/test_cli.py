@@ -92,6 +92,7 @@ def test_adversarial_examples_are_saved_and_hold(tmp_path):
 
 
 @pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_adversarial_examples_are_written_as_the_ending_says(tmp_path):
     readers = {
         "a.safetensors": load_file,
@@ -173,6 +174,7 @@ def test_data_sorted_by_class_is_noted_and_sampled(tmp_path):
 
 
 @pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_a_huge_eps_names_what_was_meant():
     found = json.loads(call("evaluate", "digits-robust", *QUICK[2:], "--eps", "8", "--json").stdout)
     assert any(flag["name"] == "large-eps" and "--eps 8/255" in flag["advice"] for flag in found["flags"])
@@ -364,6 +366,7 @@ def test_demo(tmp_path, monkeypatch):
 
 
 @pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_a_model_that_prints_does_not_spoil_the_json(tmp_path):
     (tmp_path / "loud.py").write_text(
         "import tmifpe\n"

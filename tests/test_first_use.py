@@ -128,6 +128,7 @@ def given() -> torch.Tensor:
 
 
 @pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_given_examples_are_all_tried_and_united_with_the_run():
     x, y = labelled(80)
     model, adv = Wrapped(quantise), given()
@@ -186,6 +187,7 @@ def test_an_audit_does_not_contradict_itself():
 
 
 @pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_nobody_is_told_to_try_what_the_run_has_tried():
     flags = {flag.name: flag.advice for flag in evaluate(Wrapped(quantise), labelled(), THREAT, ATTACK).flags}
     assert "`loss" not in flags["zero-gradients"]

@@ -40,6 +40,7 @@ from tmifpe.models.normalize import Normalize
 EPS = 0.05
 SIDE = images()[0].numel() ** 0.5  # of the box, corner to corner
 NORM = ((0.1307,), (0.3081,))
+OUTSIDE = "found-from-outside"
 
 
 @dataclass
@@ -277,6 +278,13 @@ QUIET: dict[str, list[Callable[[], Case | list[Case]]]] = {
 
 def table(cases: dict[str, list[Callable[[], Any]]]) -> list[Any]:
     return [pytest.param(name, make, id=f"{name}-{k}") for name, makes in cases.items() for k, make in enumerate(makes)]
+
+
+@pytest.fixture(autouse=True)
+def _other_flags(request: pytest.FixtureRequest) -> None:
+    """A test of one flag, which is another one than `found-from-outside`."""
+    if getattr(request.node, "callspec", None) and request.node.callspec.params.get("name", OUTSIDE) != OUTSIDE:
+        request.getfixturevalue("not_led_in")
 
 
 @pytest.mark.parametrize(("name", "make"), table(RAISING))

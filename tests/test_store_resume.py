@@ -133,6 +133,7 @@ def test_finished_run_is_returned_without_asking_the_model(tmp_path):
     assert (again.flags, again.check_forwards) == (first.flags, first.check_forwards)
 
 
+@pytest.mark.usefixtures("not_led_in")
 def test_checks_that_came_later_are_stored(tmp_path, stored):
     stored(tmp_path)
     assert Store(tmp_path).runs()[0].result["check_forwards"] == 0

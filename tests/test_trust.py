@@ -243,6 +243,7 @@ def test_strict_turns_flags_into_exit_3():
 
 
 @pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_no_checks_no_flags():
     code, out, _ = run("digits-distilled", "--loss", "ce", "--no-checks", "--json")
     assert code == 0
@@ -252,6 +253,7 @@ def test_no_checks_no_flags():
 
 
 @pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_the_table_shows_draws_the_second_opinion_and_flags():
     code, out, _ = run("digits-distilled", "--loss", "ce", "--repeats", "3", "--verify", "float64")
     assert code == 0
@@ -261,6 +263,7 @@ def test_the_table_shows_draws_the_second_opinion_and_flags():
 
 
 @pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_transferred_examples_from_a_file(tmp_path):
     file = str(tmp_path / "adv.safetensors")
     assert run("digits-distilled", "--save-adv", file)[0] == 0
@@ -273,6 +276,7 @@ def test_transferred_examples_from_a_file(tmp_path):
 
 
 @pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_compare_has_the_trust_options():
     words = ["digits-distilled", "--losses", "ce,tmifpe", "--limit", "40", "--steps", "5", "--eps", "0.1", "--strict"]
     result = CliRunner().invoke(app, ["compare", *words, "--verify", "float64", "--repeats", "2", "--json"])
@@ -291,6 +295,7 @@ def test_compare_has_the_trust_options():
 
 
 @pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_advice_names_options_as_the_reader_types_them():
     _, out, _ = run("digits-distilled", "--loss", "ce", "--json")
     told = " ".join(flag["advice"] for flag in json.loads(out)["flags"])
@@ -328,6 +333,7 @@ def test_every_option_that_a_flag_names_exists(name):
 
 
 @pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_results_are_shown_in_one_line():
     model, data = tmifpe.load_model("digits-distilled"), tmifpe.load_data("digits", limit=40)
     compared = tmifpe.compare(model, data, THREAT, ["ce", "tmifpe"], PGD(steps=5))
