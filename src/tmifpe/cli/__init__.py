@@ -87,6 +87,7 @@ def _register() -> None:
         theory,
         verify,
     )
+    from tmifpe.cli.pages import report
     from tmifpe.cli.plans import verbs as plans
 
     verb = partial(app.command, cls=Command)
@@ -98,6 +99,7 @@ def _register() -> None:
     app.add_typer(plans.plan)
     runs.runs.command("merge", cls=Command)(merge.merge)
     app.add_typer(runs.runs)
+    verb("report")(report.report)
     verb("list")(listing.listing)
     verb("demo")(demo.demo)
     paper = partial(verb, rich_help_panel=THE_PAPER)
