@@ -28,12 +28,12 @@ def report_html(reports: Sequence[Reported]) -> str:
     sections = [section_of(one, number) for number, one in enumerate(reports, start=1)]
     compared = _compared(reports) if len(reports) > 1 else None
     title = facts.name_of(reports[0]) if len(reports) == 1 else f"{len(reports)} runs compared"
-    return standalone("report", title=title, sections=sections, compared=compared)
+    return standalone("report", ("report.js",), title=title, sections=sections, compared=compared)
 
 
-def standalone(name: str, **values: Any) -> str:
-    """The template `name`.html with our style sheet and `name`.js inside, and a policy that admits only these two."""
-    style, script = _asset("style.css"), _asset(f"{name}.js")
+def standalone(name: str, scripts: Sequence[str], **values: Any) -> str:
+    """The template `name`.html with our style sheet and scripts inside, and a policy that admits only these."""
+    style, script = _asset("style.css"), "".join(map(_asset, scripts))
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"
