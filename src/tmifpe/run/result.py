@@ -15,7 +15,7 @@ from torch import Tensor
 from tmifpe.attacks import part_names
 from tmifpe.attacks.hooks.layer_gradient import LayerGradient
 from tmifpe.attacks.loop.queries import StageCost, Tally
-from tmifpe.core.errors import IncompleteError, as_options, shorten
+from tmifpe.core.errors import IncompleteError, InputError, as_options, shorten
 from tmifpe.core.extras import import_extra
 from tmifpe.core.options import parse
 from tmifpe.core.stats import student, wilson
@@ -197,7 +197,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain values, without the rows. Of an incomplete one, the number is null and has bounds."""
-        _, options = parse(self.spec.attacks[0])
+        options = _options_of(self.spec.attacks[0])
         plain: dict[str, Any] = {
             "clean_accuracy": self.clean_accuracy,
             "robust_accuracy": None if self.missing else self.robust_accuracy,
@@ -335,3 +335,10 @@ class Result:
             int(c): (int((m := table.label == c).sum()), int(table.correct[m].sum()), int(table.robust[m].sum()))
             for c in labels
         }
+
+
+def _options_of(attack: str) -> dict[str, Any]:
+    try:
+        return parse(attack)[1]
+    except InputError:  # a spelling of another version
+        return {}

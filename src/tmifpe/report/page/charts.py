@@ -31,8 +31,8 @@ def line_chart(lines: Sequence[Line], x_title: str, label: str, log: bool = Fals
     for k, line in enumerate(lines):
         at = _staircase(line, axes, high)
         parts.append(shape("polyline", points=at, cls=f"line c{k % 6}", stroke_dasharray=DASHES[k % 6] or None))
-    key = _key([line.name for line in lines], 272) if len(lines) > 1 else []
-    return picture([*parts, *key], 264 + (8 + 16 * len(lines) if len(lines) > 1 else 0), label)
+    key = _key([line.name for line in lines], 278) if len(lines) > 1 else []
+    return picture([*parts, *key], 264 + (14 + 16 * len(lines) if len(lines) > 1 else 0), label)
 
 
 def _staircase(line: Line, axes: Axes, high: float) -> str:
@@ -79,13 +79,14 @@ def histogram(found: Bins, x_title: str, label: str, limits: Mapping[str, float]
         outline += [f"{axes.x(found.edges[k]):.1f},{y:.1f}", f"{axes.x(found.edges[k + 1]):.1f},{y:.1f}"]
     outline += [f"{axes.x(found.edges[-1]):.1f},222"]
     parts.append(shape("polyline", points=" ".join(outline), cls="line after"))
-    for k, (name, value) in enumerate(sorted(limits.items(), key=lambda pair: pair[1])):
-        x, y = axes.x(value), 10.0 + 13 * k
+    ordered = sorted(limits.items(), key=lambda pair: pair[1])
+    for k, (_, value) in enumerate(ordered):
+        x, y = axes.x(value), 4.0 + 13 * k
+        parts.append(shape("line", x1=x, x2=x, y1=y, y2=222, cls=f"line t{k}", stroke_dasharray=DASHES[1 + k % 5]))
+    for k, (name, value) in enumerate(ordered):  # after all lines, so that none crosses a name
+        x, y = axes.x(value), 12.0 + 13 * k
         side = "end" if x > (_LEFT + _RIGHT) / 2 else "start"
-        parts += [
-            shape("line", x1=x, x2=x, y1=y - 6, y2=222, cls=f"line t{k}", stroke_dasharray=DASHES[1 + k % 5]),
-            words(x + (4 if side == "start" else -4), y + 2, f"{name}: {value:.3g}", side, "small"),
-        ]
+        parts.append(words(x + (5 if side == "start" else -5), y, f"{name}: {value:.3g}", side, "small halo"))
     key = [
         shape("rect", x=_LEFT, y=263, width=24, height=9, cls="before"),
         words(_LEFT + 30, 272, "before the attack"),
@@ -118,7 +119,7 @@ def class_chart(shares: Sequence[Shares], names: Mapping[int, str], label: str) 
             shape("line", x1=x(100 * one.low), x2=x(100 * one.high), y1=y + 6.5, y2=y + 6.5, cls="axis"),
             words(WIDTH - 4, y + 11, f"{100 * one.robust:.1f}", "end"),
         ]
-    parts.append(words((left + WIDTH - 52) / 2, bottom + 32, "robust (dark) within clean accuracy (pale), %", "middle"))
+    parts.append(words((left + WIDTH - 52) / 2, bottom + 32, "robust (blue) within clean accuracy (grey), %", "middle"))
     return picture(parts, bottom + 40, label), cut
 
 
@@ -166,7 +167,7 @@ class Ranked:
 
 def ranking(rows: Sequence[Ranked], label: str) -> Markup:
     """A dot with its interval per run; a bar for clean accuracy, a tick for what is certified."""
-    bottom = 12.0 + 34 * len(rows)
+    bottom = 12.0 + 40 * len(rows)
     x = Scale(0, 100, 14.0, WIDTH - 60.0)
     parts = []
     for value in x.ticks(5):
@@ -175,9 +176,9 @@ def ranking(rows: Sequence[Ranked], label: str) -> Markup:
             words(x(value), bottom + 15, f"{value:g}", "middle"),
         ]
     for k, row in enumerate(rows):
-        y = 32 + 34 * k
+        y = 34 + 40 * k
         parts += [
-            words(14, y - 12, shorten(row.name, 58)),
+            words(14, y - 13, shorten(row.name, 58)),
             shape("line", x1=x(100 * row.clean), x2=x(100 * row.clean), y1=y - 7, y2=y + 7, cls="axis"),
             shape("line", x1=x(100 * row.low), x2=x(100 * row.high), y1=y, y2=y, cls="line c0"),
             shape("circle", cx=x(100 * row.robust), cy=y, r=4.5, cls="fill c0"),
@@ -186,7 +187,6 @@ def ranking(rows: Sequence[Ranked], label: str) -> Markup:
         if row.certified is not None:
             points = f"{x(100 * row.certified):.1f},{y - 6} {x(100 * row.certified):.1f},{y + 6}"
             parts.append(shape("polyline", points=points, cls="line c1"))
-    said = "dot: robust accuracy with its 95 % interval; thin tick: clean"
-    said += "; thick tick: certified" if any(row.certified is not None for row in rows) else ""
-    parts.append(words(14, bottom + 34, said + ", %", "start", "small"))
+    proved = ", thick tick: certified" if any(row.certified is not None for row in rows) else ""
+    parts.append(words(14, bottom + 34, f"Dot: robust % with its 95 % interval; thin tick: clean{proved}.", cls="small"))
     return picture(parts, bottom + 44, label)

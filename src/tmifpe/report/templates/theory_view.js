@@ -4,7 +4,7 @@
   const names = Object.keys(formats), classes = { fp16: "c1", bf16: "c3", fp32: "c0", fp64: "c2" }, dashes = { fp16: "7 3", bf16: "9 3 2 3", fp32: "2 3", fp64: "5 2" };
   const meaning = { u_u: "untargeted, not yet successful", u_s: "untargeted, successful", t_u: "targeted, not yet successful", t_s: "targeted, successful" };
   const panels = JSON.parse(byId("panels").dataset.panels), MOST = 24;
-  const six = (x) => Number.isFinite(x) ? Number(x.toPrecision(6)).toString() : String(x);
+  const six = (x) => !Number.isFinite(x) ? String(x) : x !== 0 && Math.abs(x) < 1e-4 ? x.toExponential(4) : Number(x.toPrecision(6)).toString();
 
   function node(kind, attributes, text) {
     const made = document.createElementNS("http://www.w3.org/2000/svg", kind);
@@ -60,7 +60,7 @@
     const positive = g.filter((v) => v > 0), low = Math.min(...positive), most = Math.max(...g), y = scale(log ? low : 0, most * 1.08, 170, 22, log);
     axes(svg, x, y, [60, 428, 22, 170], [log ? t[0] : 0, t[t.length - 1], log, log ? low : 0, most * 1.08, log], "g(t)");
     svg.append(line(g.map((v) => Math.max(v, low)), y, "ink"));
-    const sups = names.flatMap((name) => [formats[name].eps / most, formats[name].eps / Math.max(low, most * 1e-3)]), bottom = Math.min(...sups) / 2, high = Math.max(...sups) * 2, v = scale(bottom, high, 355, 205, true);
+    const sups = names.flatMap((name) => [formats[name].eps / most, formats[name].eps / Math.max(low, log ? 0 : most * 1e-3)]), bottom = Math.min(...sups) / 2, high = Math.max(...sups) * 2, v = scale(bottom, high, 355, 205, true);
     axes(svg, x, v, [60, 428, 205, 355], [log ? t[0] : 0, t[t.length - 1], log, bottom, high, true], "delta_sup(t), by format");
     for (const name of names) {
       const bound = found.bounds[name];
