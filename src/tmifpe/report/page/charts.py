@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Ranked", "class_chart", "confusion_chart", "histogram", "line_chart", "ranking"]
+__all__ = ["Standing", "class_chart", "confusion_chart", "histogram", "line_chart", "ranking"]
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -154,7 +154,7 @@ def confusion_chart(found: Confusion, names: Mapping[int, str], label: str) -> M
 
 
 @dataclass(frozen=True)
-class Ranked:
+class Standing:
     """One line of a ranking: shares in [0, 1]."""
 
     name: str
@@ -165,7 +165,7 @@ class Ranked:
     certified: float | None = None
 
 
-def ranking(rows: Sequence[Ranked], label: str) -> Markup:
+def ranking(rows: Sequence[Standing], label: str) -> Markup:
     """A dot with its interval per run; a bar for clean accuracy, a tick for what is certified."""
     bottom = 12.0 + 40 * len(rows)
     x = Scale(0, 100, 14.0, WIDTH - 60.0)
@@ -188,5 +188,5 @@ def ranking(rows: Sequence[Ranked], label: str) -> Markup:
             points = f"{x(100 * row.certified):.1f},{y - 6} {x(100 * row.certified):.1f},{y + 6}"
             parts.append(shape("polyline", points=points, cls="line c1"))
     proved = ", thick tick: certified" if any(row.certified is not None for row in rows) else ""
-    parts.append(words(14, bottom + 34, f"Dot: robust % with its 95 % interval; thin tick: clean{proved}.", cls="small"))
+    parts.append(words(14, bottom + 34, f"Dot: robust %, 95 % interval; thin tick: clean{proved}.", cls="small"))
     return picture(parts, bottom + 44, label)

@@ -7,78 +7,22 @@ __all__ = [
     "comparison_sheet",
     "confusion_sheet",
     "differences",
-    "headline",
     "layers_sheet",
     "line_sheet",
     "name_of",
     "provenance_sheet",
-    "stages_sheet",
 ]
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from tmifpe.core.shown.sheet import Sheet, percent
 from tmifpe.core.stats import holm, mcnemar
 from tmifpe.report.page.command import command
 from tmifpe.report.page.measured import Confusion, Line, Shares
-from tmifpe.report.page.reported import Reported, stage_name
-from tmifpe.report.page.sheet import Sheet, percent
+from tmifpe.report.page.reported import Reported
 from tmifpe.run.result import Result
-
-
-def headline(result: Result) -> Sheet:
-    """The numbers that matter, certified ≤ robust ≤ clean."""
-    low, high = result.bounds if result.missing else result.interval
-    rows = [("clean accuracy", f"{percent(result.clean_accuracy)} %")]
-    if result.missing:
-        said = f"between {percent(low)} and {percent(high)} % (incomplete: {result.missing} examples have no verdict)"
-        rows.append(("robust accuracy", said))
-    else:
-        said = f"{percent(result.robust_accuracy)} % (95 % interval {percent(low)} to {percent(high)} %)"
-        rows.append(("robust accuracy", said))
-    if result.certified_accuracy is not None:
-        rows.append(
-            ("certified accuracy", f"{percent(result.certified_accuracy)} %: no attack of this threat goes below")
-        )
-    spec = result.spec
-    rows += [
-        ("examples", f"{result.n} of {spec.total}, of which broken {result.broken}"),
-        ("threat", f"{spec.threat.norm}, eps {spec.threat.eps:.6g}{spec.threat.within}"),
-        ("attack", spec.attack_title.replace(",", ", ")),
-    ]
-    if spec.targets != "none":
-        rows.append(("success rate", f"{percent(result.success_rate)} % towards {spec.targets}"))
-    if spec.verify != "none":
-        rows.append((f"in {spec.verify}", f"{len(result.fragile)} fragile: broken in one precision only"))
-    if result.repeated:
-        rows.append(("further draws", ", ".join(percent(value) for value in result.repeated)))
-    if result.spot_check is not None:
-        rows.append(("spot check", str(result.spot_check)))
-    if result.from_model is not None:
-        rows.append((f"from {result.from_model.model}", str(result.from_model)))
-    return Sheet("Headline", (), tuple(rows))
-
-
-def stages_sheet(result: Result) -> Sheet:
-    """What each stage was given, broke and cost; of AutoAttack also what each part broke."""
-    head = ("stage", "attacked", "broke", "robust % after", "seconds", "forwards", "backwards")
-    standing, rows = int((result.outcomes.correct & result.outcomes.counted).sum()), []
-    for attack, stage in zip(result.spec.attacks, result.stages, strict=False):
-        standing -= stage.broken
-        after = percent(standing / result.n if result.n else 0.0)
-        costs = (f"{stage.seconds:.1f}", str(stage.forwards), str(stage.backwards))
-        rows.append((stage_name(attack), str(stage.examples), str(stage.broken), after, *costs))
-    if not rows:  # 0.1.0 did not say what a stage costs
-        head = ("stage", "broke")
-        rows = [
-            (stage_name(name) if "(" in name else name, str(len(found))) for name, found in result.broken_by().items()
-        ]
-    parts = [f"{name} {len(found)}" for name, found in result.broken_by().items() if ": " in name]
-    note = f"Broken by part: {', '.join(parts)}." if parts else ""
-    total = f"In all {result.seconds:.1f} s, {result.tally.forwards} forwards, {result.tally.backwards} backwards"
-    checks = f", and {result.check_forwards} forwards for checks" if result.check_forwards else ""
-    return Sheet("Stages", head, tuple(rows), f"{note} {total}{checks}.".strip())
 
 
 def classes_sheet(result: Result, shares: Sequence[Shares]) -> Sheet:

@@ -97,7 +97,7 @@ def against_eps(result: Result) -> list[Line]:
     else:
         sizes = np.where(table.fooled, table.size, np.inf)
         found = table.size[table.fooled]
-        if len(found) and np.median(found) < 0.9 * found.max():  # else the attack went to the edge, and sizes say little
+        if len(found) and np.median(found) < 0.9 * found.max():  # else it went to the edge: sizes say little
             lines.append(_falling("smallest found", table, sizes))
     proved: Any = columns.get("certified_to")
     if lines and proved is not None and np.isfinite(proved).any():

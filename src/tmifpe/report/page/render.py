@@ -14,12 +14,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from tmifpe.core.shown.sheet import percent, visible
 from tmifpe.report.page import facts
-from tmifpe.report.page.charts import Ranked, line_chart, ranking
+from tmifpe.report.page.charts import Standing, line_chart, ranking
 from tmifpe.report.page.measured import Line, against_eps, against_steps
 from tmifpe.report.page.reported import Reported
 from tmifpe.report.page.section import section_of
-from tmifpe.report.page.sheet import percent, visible
 from tmifpe.version import __version__
 
 
@@ -75,7 +75,7 @@ def _compared(reports: Sequence[Reported]) -> dict[str, Any]:
     """Charts and tables over all runs."""
     names = [facts.name_of(one) for one in reports]
     rows = [
-        Ranked(name, one.result.clean_accuracy, *_ends(one), one.result.certified_accuracy)
+        Standing(name, one.result.clean_accuracy, *_ends(one), one.result.certified_accuracy)
         for name, one in zip(names, reports, strict=True)
     ]
     charts = [ranking(rows, f"Robust accuracy of {len(rows)} runs with 95 % intervals")]

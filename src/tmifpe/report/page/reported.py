@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["Picture", "Reported", "short_attack", "stage_name"]
+__all__ = ["Picture", "Reported", "short_attack"]
 
 from dataclasses import dataclass, field
 
-from tmifpe.core.options import parse
 from tmifpe.run.result import Result
+from tmifpe.run.shown.sheets import stage_name
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,3 @@ def short_attack(result: Result) -> str:
     words = [title] if "(" not in title else ["; ".join(map(stage_name, spec.attacks))]
     words += [f"to {spec.targets}"] if spec.targets != "none" else []
     return " ".join([*words, f"seed {spec.seed}"] if spec.seed else words)
-
-
-def stage_name(attack: str) -> str:
-    """One stage in a few words; `near` is called by the attack that it runs.
-
-    >>> stage_name("near(attack=pgd(loss=dlr,restarts=5,steps=20),share=0.1)")
-    'pgd dlr 20 x5, near'
-    """
-    try:
-        name, options = parse(attack)
-    except ValueError:  # a spelling of another version
-        return attack
-    if isinstance(options.get("attack"), str):
-        return f"{stage_name(options['attack'])}, {name}"
-    words = [name, *(str(options[key]) for key in ("loss", "steps") if key in options)]
-    return " ".join([*words, f"x{options['restarts']}"] if options.get("restarts", 1) != 1 else words)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from tmifpe.core.shown.sheet import Sheet
 from tmifpe.report.page import charts, facts, measured
-from tmifpe.report.page.reported import Picture, Reported, stage_name
-from tmifpe.report.page.sheet import Sheet
+from tmifpe.report.page.reported import Picture, Reported
 from tmifpe.run.outcomes import Mark
 from tmifpe.run.result import Flag, Result
+from tmifpe.run.shown.sheets import headline, stage_name, stages_sheet
 from tmifpe.theory.formats import FORMATS
 
 
@@ -87,9 +88,9 @@ def section_of(reported: Reported, number: int = 1) -> Section:
         number,
         facts.name_of(reported),
         reported,
-        facts.headline(result),
+        headline(result),
         tuple(flag.on_command_line() for flag in result.flags),
-        facts.stages_sheet(result),
+        stages_sheet(result),
         tuple(_blocks(result)),
         facts.layers_sheet(result),
         facts.provenance_sheet(reported),

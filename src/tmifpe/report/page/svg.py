@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from tmifpe.report.page.sheet import visible
+from tmifpe.core.shown.sheet import visible
 
 WIDTH = 440
 

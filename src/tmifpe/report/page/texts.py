@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FORMATS", "as_text", "sheet_latex", "sheet_markdown", "sheets_of"]
+__all__ = ["FORMATS", "as_text", "sheets_of"]
 
 import csv
 import io
@@ -12,21 +12,20 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tmifpe.core.shown.formats import markdown_text, sheet_latex, sheet_markdown
+from tmifpe.core.shown.sheet import Sheet, visible
 from tmifpe.report.page import facts, measured
 from tmifpe.report.page.reported import Reported
-from tmifpe.report.page.sheet import Sheet, visible
+from tmifpe.run.shown.sheets import result_sheets
 
 
 def sheets_of(reported: Reported) -> list[Sheet]:
     """The tables of one run, those without rows left out."""
     result = reported.result
     steps, sizes = measured.against_steps(result), measured.against_eps(result)
-    flags = tuple((flag.name, flag.seen, flag.advice) for flag in result.flags)
     pairs = measured.confusion(result)
     found = [
-        facts.headline(result),
-        Sheet("Flags", ("flag", "what was seen", "what to do"), flags),
-        facts.stages_sheet(result),
+        *result_sheets(result),
         facts.line_sheet("Robust accuracy against steps", "steps", [steps] if steps else []),
         facts.line_sheet("Robust accuracy against eps", "eps", sizes),
         facts.classes_sheet(result, measured.per_class(result)),
@@ -46,26 +45,9 @@ def _compared(reports: Sequence[Reported]) -> list[Sheet]:
 def _markdown(reports: Sequence[Reported]) -> str:
     parts = ["# Robustness report", *(f"## {sheet.title}\n\n{sheet_markdown(sheet)}" for sheet in _compared(reports))]
     for one in reports:
-        parts.append(f"## {_md(facts.name_of(one))}")
+        parts.append(f"## {markdown_text(facts.name_of(one))}")
         parts += [f"### {sheet.title}\n\n{sheet_markdown(sheet)}" for sheet in sheets_of(one)]
     return "\n\n".join(parts) + "\n"
-
-
-def sheet_markdown(sheet: Sheet) -> str:
-    """A table; one without a head has an empty one, as Markdown asks."""
-    head = sheet.head or ("",) * len(sheet.rows[0])
-    align = "|---|" + ("---:|" if sheet.head else "---|") * (len(head) - 1)
-    lines = [_md_row(head), align, *map(_md_row, sheet.rows)]
-    return "\n".join(lines) + (f"\n\n{_md(sheet.note)}" if sheet.note else "")
-
-
-def _md_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(map(_md, cells))} |"
-
-
-def _md(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    return re.sub(r"([\\`*_\[\]<>|#&])", r"\\\1", visible(text))
 
 
 def _latex(reports: Sequence[Reported]) -> str:
@@ -74,29 +56,6 @@ def _latex(reports: Sequence[Reported]) -> str:
         parts.append(f"% {visible(facts.name_of(one))}")
         parts += [sheet_latex(sheet) for sheet in sheets_of(one)]
     return "\n\n".join(parts) + "\n"
-
-
-def sheet_latex(sheet: Sheet) -> str:
-    """A tabular without packages."""
-    columns = "l" + ("r" if sheet.head else "l") * (len(sheet.rows[0]) - 1)
-    head = [_tex_row(sheet.head), r"\hline"] if sheet.head else []
-    lines = [f"% {visible(sheet.title)}", rf"\begin{{tabular}}{{{columns}}}", r"\hline", *head]
-    lines += [*map(_tex_row, sheet.rows), r"\hline", r"\end{tabular}"]
-    return "\n".join(lines) + (f"\n% {visible(sheet.note)}" if sheet.note else "")
-
-
-_TEX = {character: f"\\{character}" for character in "&%_#${}"}
-_TEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-_TEX |= {"≤": r"$\le$", "<": r"$<$", ">": r"$>$", "Δ": r"$\Delta$", "→": r"$\to$"}
-
-
-def _tex_row(cells: Sequence[str]) -> str:
-    return " & ".join(tex(cell) for cell in cells) + r" \\"
-
-
-def tex(text: str) -> str:
-    """Text that LaTeX sets as it is."""
-    return "".join(_TEX.get(character, character) for character in visible(text))
 
 
 def _json(reports: Sequence[Reported]) -> str:
