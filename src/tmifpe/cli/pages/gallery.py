@@ -7,9 +7,10 @@ user's own decision. Either way the images must be those of the run, which the s
 
 from __future__ import annotations
 
-__all__ = ["gallery"]
+__all__ = ["Gallery", "gallery", "gallery_of"]
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tmifpe.core.errors import InputError
@@ -17,6 +18,7 @@ from tmifpe.core.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tmifpe.core.types import Classifier, Data
     from tmifpe.report.page.reported import Picture
     from tmifpe.run.result import Result
     from tmifpe.store import Store, StoredRun
@@ -36,27 +38,56 @@ _FILES = {
 _BUNDLED = {"digits-robust", "digits-distilled"}
 
 
-def gallery(
-    store: Store, run: StoredRun, result: Result, most: int, data: str | None, model: str | None
-) -> tuple[tuple[Picture, ...], str]:
-    """The pictures of a run, and a sentence on where they come from."""
-    from tmifpe.report.page.gallery import choose, pictures
+@dataclass(frozen=True)
+class Gallery:
+    """How many examples, where their images and the model are, and among how many runs the space is shared."""
 
-    rows = choose(result.outcomes, most)
+    most: int = 500
+    data: str | None = None
+    model: str | None = None
+    runs: int = 1
+
+
+def gallery(store: Store, run: StoredRun, result: Result, asked: Gallery) -> tuple[tuple[Picture, ...], str]:
+    """The pictures of a run, and a sentence on where they come from."""
+    from tmifpe.report.page.gallery import BUDGET, choose, pictures
+
+    rows = choose(result.outcomes, asked.most // asked.runs)
     if not rows:
         return (), "No example was attacked, so that there is nothing to see."
     adv = _adv(store, run, list(rows))
-    clean, note = _clean(result, list(rows), data, adv)
+    clean, note = _clean(result, list(rows), asked.data, adv)
     if clean is None and adv is None:
         return (), note
     shares: list[tuple[str, str]] = []
     if clean is not None and adv is not None:
-        shares, more = _shares(result, list(rows), clean, adv, model)
+        shares, more = _shares(result, list(rows), clean, adv, _model(result, asked.model))
         note = f"{note} {more}"
+    shown = pictures(result, rows, clean, adv, shares, BUDGET // asked.runs)
+    return shown, f"{_chosen(result, len(shown))} {note}"
+
+
+def gallery_of(result: Result, data: Data, model: Classifier, most: int) -> tuple[tuple[Picture, ...], str]:
+    """The same for a result that holds its adversarial examples, with its data and model at hand."""
+    from tmifpe.report.page.gallery import choose, pictures
+
+    rows = choose(result.outcomes, most)
+    if result.adv is None or not rows:
+        return (), ""
+    clean, adv = data.fetch(list(rows))[0], result.adv[list(rows)]
+    shares, note = _shares(result, list(rows), clean, adv, model)
     shown = pictures(result, rows, clean, adv, shares)
-    left_out = int((result.outcomes.correct & result.outcomes.counted).sum()) - len(shown)
-    chosen = "fragile, nearest to the boundary, of every class and stage, wrong by the largest margin"
-    return shown, f"{len(shown)} of the attacked examples ({chosen}; {left_out} are left out). {note}".strip()
+    return shown, f"{_chosen(result, len(shown))} {note}"
+
+
+def _chosen(result: Result, shown: int) -> str:
+    attacked = int((result.outcomes.correct & result.outcomes.counted).sum())
+    if shown == attacked:
+        return f"All {shown} attacked examples."
+    return (
+        f"{shown} of {attacked} attacked examples: fragile, nearest to the boundary, of every class and stage, and "
+        "wrong by the largest margin."
+    )
 
 
 def _adv(store: Store, run: StoredRun, rows: Sequence[int]) -> Tensor | None:
@@ -110,30 +141,32 @@ def _same_images(result: Result, rows: list[int], images: Tensor, adv: Tensor | 
     return bool((np.abs(sizes - told) <= 1e-2 * np.maximum(told, 1e-3)).all())  # rounding in the run's own precision
 
 
+def _model(result: Result, model: str | None) -> Classifier | None:
+    """The model that the user names, or a bundled one."""
+    from tmifpe.models import load_model
+
+    name = model or result.spec.model
+    return load_model(name) if model is not None or name in _BUNDLED else None
+
+
 def _shares(
-    result: Result, rows: list[int], clean: Tensor, adv: Tensor, model: str | None
+    result: Result, rows: list[int], clean: Tensor, adv: Tensor, model: Classifier | None
 ) -> tuple[list[tuple[str, str]], str]:
     """The probabilities of the predictions by the model itself; without it, what the gaps say."""
     import numpy as np
     import torch
 
-    from tmifpe.models import load_model
     from tmifpe.report.page.gallery import share_of
 
     bound = "Probabilities are upper bounds from the gap of the logits; --model MODEL gives the exact ones."
-    name = model or result.spec.model
-    if model is None and name not in _BUNDLED:
+    if model is None:
         return [], bound
-    network = load_model(name)
     table, told = result.outcomes.take(np.array(rows)), []
     with torch.no_grad():
         for images, predicted in ((clean, table.clean_pred), (adv, table.adv_pred)):
-            p = torch.cat([network(part.float()).double().softmax(dim=1) for part in images.split(64)])
+            p = torch.cat([model(part.float()).double().softmax(dim=1).cpu() for part in images.split(64)])
             agree = (p.argmax(dim=1).numpy() == predicted).mean()
             if agree < 0.99:  # rounding may turn one at the boundary
-                return (
-                    [],
-                    f"{name} predicts otherwise than the run's model did, so its probabilities are left out. {bound}",
-                )
+                return [], f"{model.name} predicts otherwise than the run's model, so it is left out. {bound}"
             told.append([share_of(float(p[k, label])) for k, label in enumerate(predicted.tolist())])
-    return list(zip(*told, strict=True)), f"Probabilities by {name}."
+    return list(zip(*told, strict=True)), f"Probabilities by {model.name}."

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tmifpe.cli.options import STORE
+from tmifpe.cli.pages.gallery import Gallery
+from tmifpe.cli.pages.gallery import gallery as pictures_of
 from tmifpe.core.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -51,8 +53,8 @@ def report(
         raise InputError("--open needs a file: add --out FILE")
     kept = Store(store)
     found = list(dict.fromkeys(find_run(kept, name).name for name in runs))
-    most = gallery // len(found) if format == "html" else 0
-    told = [reported(kept, kept.find(name), most, data, model) for name in found]
+    asked = Gallery(gallery if format == "html" else 0, data, model, len(found))
+    told = [reported(kept, kept.find(name), asked) for name in found]
     text = _text(told, format)
     if target is None:
         typer.echo(text, nl=False)
@@ -73,14 +75,11 @@ def find_run(store: Store, name: str) -> StoredRun:
     return begun[-1]
 
 
-def reported(
-    store: Store, run: StoredRun, most: int = 500, data: str | None = None, model: str | None = None
-) -> Reported:
+def reported(store: Store, run: StoredRun, asked: Gallery) -> Reported:
     """A stored run with its gallery."""
     from dataclasses import replace
 
     from tmifpe.cli.console import in_cli_words
-    from tmifpe.cli.pages.gallery import gallery
     from tmifpe.report.page.reported import Reported
 
     if not run.done:
@@ -93,9 +92,9 @@ def reported(
         for one in store.sessions(run)
     )
     plain = Reported(result, run.name, run.started, run.finished or "", sessions)
-    if not most:
+    if not asked.most:
         return plain
-    pictures, note = gallery(store, run, result, most, data, model)
+    pictures, note = pictures_of(store, run, result, asked)
     return replace(plain, pictures=pictures, pictures_note=note)
 
 

@@ -19,8 +19,8 @@ _ROW = 17.0
 _CLASSES = 30  # more bars than that are cut to the weakest and the strongest
 
 
-def line_chart(lines: Sequence[Line], x_title: str, label: str, log: bool = False) -> Markup:
-    """Shares that fall in steps, in percent; the key is below, with the dashes of each line."""
+def line_chart(lines: Sequence[Line], x_title: str, label: str, log: bool = False, stairs: bool = True) -> Markup:
+    """Shares that fall in steps, in percent; the key is below. Without `stairs` they are points, joined by lines."""
     high = max((line.x[-1] for line in lines), default=1.0) or 1.0
     low = 0.0
     if log:  # the first step above zero
@@ -29,8 +29,13 @@ def line_chart(lines: Sequence[Line], x_title: str, label: str, log: bool = Fals
     axes = Axes(Scale(low, high, _LEFT, _RIGHT, log), Scale(0, 100, 222, 12), x_title, "robust accuracy, %")
     parts = axes.drawn()
     for k, line in enumerate(lines):
-        at = _staircase(line, axes, high)
+        at = _staircase(line, axes, high) if stairs else _joined(line, axes)
         parts.append(shape("polyline", points=at, cls=f"line c{k % 6}", stroke_dasharray=DASHES[k % 6] or None))
+        if not stairs:
+            parts += [
+                shape("circle", cx=axes.x(x), cy=axes.y(100 * y), r=3.5, cls=f"fill c{k % 6}")
+                for x, y in zip(line.x, line.y, strict=True)
+            ]
     key = _key([line.name for line in lines], 278) if len(lines) > 1 else []
     return picture([*parts, *key], 264 + (14 + 16 * len(lines) if len(lines) > 1 else 0), label)
 
@@ -45,6 +50,10 @@ def _staircase(line: Line, axes: Axes, high: float) -> str:
         points.append(f"{place:.1f},{last:.1f}")
     points.append(f"{axes.x(high):.1f},{last:.1f}")
     return " ".join(points)
+
+
+def _joined(line: Line, axes: Axes) -> str:
+    return " ".join(f"{axes.x(x):.1f},{axes.y(100 * y):.1f}" for x, y in zip(line.x, line.y, strict=True))
 
 
 def _key(names: Sequence[str], top: float) -> list[Markup]:

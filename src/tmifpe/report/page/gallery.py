@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["MOST", "choose", "pictures", "share_of"]
+__all__ = ["BUDGET", "MOST", "choose", "pictures", "share_of"]
 
 import base64
 import importlib.util
@@ -23,7 +23,7 @@ from tmifpe.run.result import Result
 
 MOST = 500
 _LARGEST = 112  # pixels of a side, beyond which images are made smaller
-_BYTES = 9 << 20  # of all images of a run, so that a report stays small
+BUDGET = 9 << 20  # characters of all images, so that a report stays small
 
 
 def choose(outcomes: Outcomes, most: int = MOST) -> dict[int, tuple[str, ...]]:
@@ -66,8 +66,9 @@ def pictures(
     clean: Tensor | None,
     adv: Tensor | None,
     shares: Sequence[tuple[str, str]] = (),
+    budget: int = BUDGET,
 ) -> tuple[Picture, ...]:
-    """The gallery from images in the order of `rows`; as many as fit into nine megabytes."""
+    """The gallery from images in the order of `rows`; as many as fit into `budget` characters."""
     low, high = result.spec.threat.box
     outcomes, made, size = result.outcomes, [], 0
     for place, (row, also) in enumerate(rows.items()):
@@ -79,11 +80,10 @@ def pictures(
         if clean is not None and adv is not None:
             images[1] = _data_uri(_amplified(adv[place] - clean[place]), smooth=False)
         size += sum(map(len, images))
-        if size > _BYTES:
+        if size > budget:
             break
-        told = shares[place] if shares else (
-            _at_most(outcomes.clean_gap[row]), _at_most(outcomes.adv_gap[row]))  # fmt: skip
-        made.append(Picture(row, *images, *told, also))
+        before, after = shares[place] if shares else map(_at_most, (outcomes.clean_gap[row], outcomes.adv_gap[row]))
+        made.append(Picture(row, images[0], images[1], images[2], before, after, also))
     return tuple(made)
 
 

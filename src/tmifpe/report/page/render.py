@@ -33,7 +33,7 @@ def report_html(reports: Sequence[Reported]) -> str:
 
 def standalone(name: str, scripts: Sequence[str], **values: Any) -> str:
     """The template `name`.html with our style sheet and scripts inside, and a policy that admits only these."""
-    style, script = _asset("style.css"), "".join(map(_asset, scripts))
+    style, script = _asset("style.css"), "".join(map(_asset, ("theme.js", *scripts)))
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"

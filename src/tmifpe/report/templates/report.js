@@ -1,12 +1,5 @@
-"use strict";
-// The theme, the filters of the galleries, and folded parts that open for the printer. Charts need no script.
+// The filters of the galleries, and folded parts that open for the printer. Charts need no script.
 (function () {
-  const root = document.documentElement, button = document.getElementById("theme");
-  const dark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  const said = () => { button.textContent = dark() ? "Light" : "Dark"; button.setAttribute("aria-pressed", String(dark())); };
-  button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; said(); });
-  said();
-
   function gallery(section) {
     const form = section.querySelector("form"), list = section.querySelector(".cards");
     if (!form) return;

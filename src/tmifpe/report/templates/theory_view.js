@@ -122,9 +122,4 @@
     figure.querySelector("button").addEventListener("click", () => { choose(panel); byId("form").scrollIntoView(); });
   }
   choose(panels[0]);
-
-  const root = document.documentElement, button = byId("theme"), dark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  const told = () => { button.textContent = dark() ? "Light" : "Dark"; button.setAttribute("aria-pressed", String(dark())); };
-  button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; told(); });
-  told();
 })();
