@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,6 @@ def fifty() -> list[BoardRow]:
         spec = made.spec
         name = HOSTILE if k == 7 else f"model-{k % 10}"
         threat = tmifpe.Threat("linf", 0.1 * (1 + k // 10))
-        from dataclasses import replace
-
         made = replace(made, spec=replace(spec, model=name, threat=threat, seed=0), missing=5 if k == 3 else 0)
         rows.append(board_row(shown(made, 0), f"reports/{k}.html"))
     return rows
@@ -64,8 +63,6 @@ def test_a_key_cannot_name_another_file(tmp_path: Path) -> None:
 
 
 def test_the_lowest_number_is_the_one_to_believe() -> None:
-    from dataclasses import replace
-
     weak, strong = (board_row(shown(made_up(50, seed=k), 0), "x") for k in (0, 1))
     weak, strong = replace(weak, robust=0.5), replace(strong, robust=0.4, clean=weak.clean, attack="full")
     page = board_html([weak, strong], "board")
