@@ -174,6 +174,27 @@ def test_curves_end_at_the_robust_accuracy(result: Result) -> None:
     assert sizes.y[100] == pytest.approx(result.clean_accuracy - half / result.n)
 
 
+def test_curve_of_a_run_at_every_radius(result: Result) -> None:
+    """What was found lies above what was proved, and both agree with the result at its own radii."""
+    spec = replace(result.spec, radii=(0.02, 0.05, 0.1), certify="crown")
+    table = result.outcomes.take(np.arange(len(result.outcomes)))
+    table.broken_at[:] = np.where(table.fooled, table.size, np.where(table.correct, np.inf, 0.0))
+    table.certified_to[:] = np.where(table.correct, np.where(table.fooled, table.size / 2, 0.1), 0.0)
+    made = replace(result, spec=spec, outcomes=table)
+    found, proved = measured.against_eps(made)
+    assert (found.name, proved.name) == ("attacked", "certified")
+
+    def at(line: measured.Line, eps: float) -> float:
+        return line.y[int(np.searchsorted(line.x, eps, side="right")) - 1]
+
+    for one in made.radii:
+        assert at(found, one.eps) == pytest.approx(one.robust_accuracy, abs=0.01)  # thinned to 200 points
+        assert one.certified_accuracy is not None
+        assert at(proved, one.eps) == pytest.approx(one.certified_accuracy, abs=0.01)
+        assert at(proved, one.eps) <= at(found, one.eps)
+    assert "robust at eps 0.02" in as_text([Reported(made)], "md")
+
+
 def test_strongest_mode_has_no_curve_of_steps(result: Result) -> None:
     assert measured.against_steps(replace(result, spec=replace(result.spec, mode="strongest"))) is None
 

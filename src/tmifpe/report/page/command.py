@@ -20,7 +20,8 @@ def command(result: Result) -> str:
     them needs them again.
     """
     spec, threat = result.spec, result.spec.threat
-    words = ["tmifpe", "evaluate", spec.model, "--data", spec.data, "--norm", threat.norm, "--eps", repr(threat.eps)]
+    eps = ",".join(map(repr, spec.radii or (threat.eps,)))
+    words = ["tmifpe", "evaluate", spec.model, "--data", spec.data, "--norm", threat.norm, "--eps", eps]
     words += ["--box", f"{threat.low:g},{threat.high:g}"] if threat.within else []
     words += ["--attack", "+".join(spec.attacks) if spec.attack_title == "; ".join(spec.attacks) else spec.attack_title]
     words += _examples(result)

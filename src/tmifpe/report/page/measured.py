@@ -74,11 +74,13 @@ class Confusion:
 def against_steps(result: Result) -> Line | None:
     """Robust accuracy after 0, 1, 2, ... steps of the attack, stages added up; None where steps say nothing.
 
-    In `strongest` mode every example takes all its steps, and some attacks count none.
+    In `strongest` mode every example takes all its steps, `bracket` goes on after the first success, and some attacks
+    count none.
     """
     table = result.outcomes.take(result.outcomes.counted)
     used = table.steps_used[table.fooled]
-    if result.spec.mode != "verdict" or len(np.unique(used)) < 2:
+    goes_on = result.spec.mode != "verdict" or any(attack.startswith("bracket") for attack in result.spec.attacks)
+    if goes_on or len(np.unique(used)) < 2:
         return None
     return _falling("robust accuracy", table, np.where(table.fooled, table.steps_used, np.inf).astype(float))
 
@@ -88,31 +90,30 @@ def against_eps(result: Result) -> list[Line]:
 
     An adversarial example of some size breaks its example at every larger radius too.
     """
-    table = result.outcomes.take(result.outcomes.counted)
+    table, eps = result.outcomes.take(result.outcomes.counted), result.spec.threat.eps
     columns = table.arrays
-    lines = []
-    at: Any = columns.get("broken_at")
-    if at is not None and np.isfinite(at[table.fooled]).any():
-        lines.append(_falling("broken at", table, np.where(table.fooled & np.isfinite(at), at, np.inf)))
-    else:
-        sizes = np.where(table.fooled, table.size, np.inf)
-        found = table.size[table.fooled]
-        if len(found) and np.median(found) < 0.9 * found.max():  # else it went to the edge: sizes say little
-            lines.append(_falling("smallest found", table, sizes))
-    proved: Any = columns.get("certified_to")
-    if lines and proved is not None and np.isfinite(proved).any():
-        radius = np.where(table.correct & np.isfinite(proved), proved, 0.0)
-        lines.append(_falling("certified", table, radius))
+    known = np.fmin(table.size, columns.get("broken_at", np.full(len(table), np.nan)))
+    found = known[table.fooled]
+    # An attack on one radius goes to its edge, and then sizes say little.
+    if not len(found) or not (result.spec.radii or np.median(found) < 0.9 * found.max()):
+        return []
+    lines = [_falling("attacked", table, np.where(table.fooled, known, np.inf), eps)]
+    proved: Any = columns.get("certified_to", np.full(len(table), np.nan))
+    if (proved > 0).any():
+        line = _falling("certified", table, np.nan_to_num(proved), eps)
+        at_eps = int((table.correct & (proved >= eps)).sum()) / max(1, len(table))
+        lines.append(Line(line.name, line.x, (*line.y[:-1], at_eps)))  # what is proved for eps holds at eps
     return lines
 
 
-def _falling(name: str, table: Outcomes, until: Reals) -> Line:
+def _falling(name: str, table: Outcomes, until: Reals, end: float | None = None) -> Line:
     """The share of correct examples whose `until` lies beyond x, thinned to what a chart can show."""
     n = max(1, len(table))
     ends = np.sort(until[table.correct & np.isfinite(until)])
-    x = np.unique(np.concatenate([[0.0], ends]))
-    if len(x) > _POINTS:
-        x = np.unique(np.concatenate([[0.0], np.quantile(ends, np.linspace(0, 1, _POINTS))]))
+    x = np.concatenate([[0.0], ends])
+    if len(np.unique(x)) > _POINTS:
+        x = np.concatenate([[0.0], np.quantile(ends, np.linspace(0, 1, _POINTS))])
+    x = np.unique(x if end is None else np.concatenate([x[x < end], [end]]))
     left = int(table.correct.sum()) - np.searchsorted(ends, x, side="right")
     return Line(name, tuple(x.tolist()), tuple((left / n).tolist()))
 

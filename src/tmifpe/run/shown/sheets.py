@@ -34,6 +34,9 @@ def headline(result: Result) -> Sheet:
             ("certified accuracy", f"{percent(result.certified_accuracy)} %: no attack of this threat goes below")
         )
     spec = result.spec
+    for one in result.radii[:-1] if not result.missing else ():
+        ends = f"{percent(one.interval[0])} to {percent(one.interval[1])}"
+        rows.append((f"robust at eps {one.eps:.6g}", f"{percent(one.robust_accuracy)} % (95 % interval {ends} %)"))
     rows += [
         ("examples", f"{result.n} of {spec.total}, of which broken {result.broken}"),
         ("threat", f"{spec.threat.norm}, eps {spec.threat.eps:.6g}{spec.threat.within}"),
