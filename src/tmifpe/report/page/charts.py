@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from tmifpe.core.errors import shorten
 from tmifpe.report.page.measured import Bins, Confusion, Line, Shares
 from tmifpe.report.page.svg import WIDTH, Axes, Scale, picture, shape, words
 
@@ -17,6 +16,21 @@ DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 2")
 _LEFT, _RIGHT = 54.0, WIDTH - 14.0
 _ROW = 17.0
 _CLASSES = 30  # more bars than that are cut to the weakest and the strongest
+
+
+def fitted(text: str, most: int) -> str:
+    """A long name without its middle: names of one family begin alike and end alike.
+
+    >>> fitted("robustbench:cifar10/Linf/Wong2020Fast", 21)
+    'robustbenc…ong2020Fast'
+    """
+    flat = " ".join(text.split())
+    return flat if len(flat) <= most + 1 else f"{flat[: most // 2]}…{flat[-(most - most // 2) :]}"
+
+
+def _dashes(k: int) -> str | None:
+    """Of the k-th line: colours come back after six, with other dashes."""
+    return DASHES[(k + k // 6) % 6] or None
 
 
 def line_chart(lines: Sequence[Line], x_title: str, label: str, log: bool = False, stairs: bool = True) -> Markup:
@@ -30,7 +44,7 @@ def line_chart(lines: Sequence[Line], x_title: str, label: str, log: bool = Fals
     parts = axes.drawn()
     for k, line in enumerate(lines):
         at = _staircase(line, axes, high) if stairs else _joined(line, axes)
-        parts.append(shape("polyline", points=at, cls=f"line c{k % 6}", stroke_dasharray=DASHES[k % 6] or None))
+        parts.append(shape("polyline", points=at, cls=f"line c{k % 6}", stroke_dasharray=_dashes(k)))
         if not stairs:
             parts += [
                 shape("circle", cx=axes.x(x), cy=axes.y(100 * y), r=3.5, cls=f"fill c{k % 6}")
@@ -60,10 +74,11 @@ def _key(names: Sequence[str], top: float) -> list[Markup]:
     parts = []
     for k, name in enumerate(names):
         y = top + 16 * k
-        dashes = DASHES[k % 6] or None
         parts += [
-            shape("line", x1=_LEFT, x2=_LEFT + 30, y1=y - 4, y2=y - 4, cls=f"line c{k % 6}", stroke_dasharray=dashes),
-            words(_LEFT + 38, y, shorten(name, 52)),
+            shape(
+                "line", x1=_LEFT, x2=_LEFT + 30, y1=y - 4, y2=y - 4, cls=f"line c{k % 6}", stroke_dasharray=_dashes(k)
+            ),
+            words(_LEFT + 38, y, fitted(name, 46)),
         ]
     return parts
 
@@ -111,7 +126,8 @@ def class_chart(shares: Sequence[Shares], names: Mapping[int, str], label: str) 
     cut = max(0, len(ordered) - _CLASSES)
     if cut:
         ordered = [*ordered[: _CLASSES // 2], *ordered[-_CLASSES // 2 :]]
-    left, bottom = 130.0, 14 + _ROW * len(ordered)
+    called = [fitted(names[one.label], 18) for one in ordered]
+    left, bottom = 18 + 6.6 * max(map(len, called)), 14 + _ROW * len(ordered)
     x = Scale(0, 100, left, WIDTH - 52.0)
     parts = []
     for value in x.ticks(5):
@@ -122,7 +138,7 @@ def class_chart(shares: Sequence[Shares], names: Mapping[int, str], label: str) 
     for k, one in enumerate(ordered):
         y = 10 + _ROW * k
         parts += [
-            words(left - 6, y + 11, shorten(names[one.label], 18), "end"),
+            words(left - 6, y + 11, called[k], "end"),
             shape("rect", x=left, y=y, width=x(100 * one.clean) - left, height=_ROW - 4, cls="before"),
             shape("rect", x=left, y=y + 2, width=x(100 * one.robust) - left, height=_ROW - 8, cls="fill c0"),
             shape("line", x1=x(100 * one.low), x2=x(100 * one.high), y1=y + 6.5, y2=y + 6.5, cls="axis"),
@@ -135,14 +151,16 @@ def class_chart(shares: Sequence[Shares], names: Mapping[int, str], label: str) 
 def confusion_chart(found: Confusion, names: Mapping[int, str], label: str) -> Markup:
     """Rows: the prediction before; columns: after. Cells are shaded by their share of the row, and counted."""
     size = len(found.labels)
-    left, top = 96.0, 84.0
+    called = [fitted(names[label], 12) for label in found.labels]
+    longest = max(map(len, called))
+    left, top = 28 + 6.6 * longest, 16 + 5.4 * longest
     cell = (WIDTH - left - 8) / size
     numbers = size <= 12
     parts = []
     for i, row in enumerate(found.counts):
         whole = max(1, sum(row))
         y = top + cell * i
-        parts.append(words(left - 5, y + cell / 2 + 4, shorten(names[found.labels[i]], 12), "end"))
+        parts.append(words(left - 5, y + cell / 2 + 4, called[i], "end"))
         for j, count in enumerate(row):
             x = left + cell * j
             shade = 0 if not count else 1 + min(5, int(6 * count / whole * 0.999))
@@ -150,10 +168,10 @@ def confusion_chart(found: Confusion, names: Mapping[int, str], label: str) -> M
             parts.append(shape("rect", x=x, y=y, width=cell - 1, height=cell - 1, cls=kind))
             if count and numbers:
                 parts.append(words(x + cell / 2 - 0.5, y + cell / 2 + 4, count, "middle", f"on{shade} small"))
-    for j, number in enumerate(found.labels):
+    for j, name in enumerate(called):
         x = left + cell * (j + 0.5)
         turned = f"rotate(-45 {x:.1f} {top - 6:.1f})"
-        parts.append(words(x, top - 6, shorten(names[number], 12), "start", transform=turned))
+        parts.append(words(x, top - 6, name, "start", transform=turned))
     bottom = top + cell * size
     parts.append(words((left + WIDTH) / 2, bottom + 16, "prediction on the adversarial example", "middle", "title"))
     middle = (top + bottom) / 2
@@ -187,7 +205,7 @@ def ranking(rows: Sequence[Standing], label: str) -> Markup:
     for k, row in enumerate(rows):
         y = 34 + 40 * k
         parts += [
-            words(14, y - 13, shorten(row.name, 58)),
+            words(14, y - 13, fitted(row.name, 52)),
             shape("line", x1=x(100 * row.clean), x2=x(100 * row.clean), y1=y - 7, y2=y + 7, cls="axis"),
             shape("line", x1=x(100 * row.low), x2=x(100 * row.high), y1=y, y2=y, cls="line c0"),
             shape("circle", cx=x(100 * row.robust), cy=y, r=4.5, cls="fill c0"),

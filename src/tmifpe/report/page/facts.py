@@ -10,6 +10,7 @@ __all__ = [
     "layers_sheet",
     "line_sheet",
     "name_of",
+    "names_of",
     "provenance_sheet",
 ]
 
@@ -117,15 +118,16 @@ def _cell(result: Result) -> str:
 def differences(reports: Sequence[Reported], most: int = 12) -> Sheet:
     """McNemar's exact test for pairs of runs on the same examples, with Holm's correction; of many runs, the first."""
     tests = []
-    chosen = [one for one in reports if not one.result.missing][:most]
-    for k, one in enumerate(chosen):
-        for other in chosen[k + 1 :]:
+    named = zip(names_of(reports), reports, strict=True)
+    chosen = [(name, one) for name, one in named if not one.result.missing][:most]
+    for k, (first, one) in enumerate(chosen):
+        for second, other in chosen[k + 1 :]:
             a, b = one.result, other.result
             same = (a.spec.data_identity, a.spec.subset, a.spec.targets) == (
                 b.spec.data_identity, b.spec.subset, b.spec.targets)  # fmt: skip
             if same and np.array_equal(a.outcomes.index, b.outcomes.index):
                 # An example that is misclassified to begin with is as good as broken.
-                tests.append(mcnemar(name_of(one), name_of(other), ~a.outcomes.robust, ~b.outcomes.robust))
+                tests.append(mcnemar(first, second, ~a.outcomes.robust, ~b.outcomes.robust))
     rows = tuple(
         (test.first, test.second, str(test.only_first), str(test.only_second), f"{test.adjusted:.2g}",
          "yes" if test.differs else "may be chance")
@@ -133,6 +135,13 @@ def differences(reports: Sequence[Reported], most: int = 12) -> Sheet:
     )  # fmt: skip
     head = ("first", "second", "broken only by the first", "only by the second", "adjusted p", "more than chance")
     return Sheet("Differences", head, rows, "McNemar's exact test on the same examples, Holm's correction, 5 %.")
+
+
+def names_of(reports: Sequence[Reported]) -> list[str]:
+    """The runs by what tells them apart: a model, an attack or a threat that all share is left out."""
+    parts = [(one.result.spec.model, one.result.spec.data, one.attack, one.threat) for one in reports]
+    telling = [k for k, values in enumerate(zip(*parts, strict=True)) if len(set(values)) > 1]
+    return [", ".join(each[k] for k in telling) or each[0] for each in parts]
 
 
 def name_of(reported: Reported) -> str:

@@ -73,7 +73,7 @@ def _hash(content: str) -> str:
 
 def _compared(reports: Sequence[Reported]) -> dict[str, Any]:
     """Charts and tables over all runs."""
-    names = [facts.name_of(one) for one in reports]
+    names = facts.names_of(reports)
     rows = [
         Standing(name, one.result.clean_accuracy, *_ends(one), one.result.certified_accuracy)
         for name, one in zip(names, reports, strict=True)
