@@ -11,7 +11,9 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tmifpe.core.types import Classifier, Data
     from tmifpe.evaluation.compare import Comparison
+    from tmifpe.report.page.reported import Reported
 
 EPS = 0.15
 EXAMPLES = 300
@@ -21,7 +23,7 @@ MODELS = ("digits-robust", "digits-distilled")
 
 def demo(
     out: Annotated[
-        str, typer.Option(help="Where to save the figure (needs the extra `plots`).")
+        str, typer.Option(help="Where to save the figure (needs the extra `plots`); report.html is written beside it.")
     ] = "demo/tmifpe-demo.png",
 ) -> None:
     """Attack the two bundled models with every loss and say what it shows."""
@@ -32,20 +34,24 @@ def demo(
     from tmifpe.cli.compare import comparison_table
 
     data, threat = tmifpe.load_data("digits", limit=EXAMPLES), tmifpe.Threat("linf", EPS)
-    shown, results = Console(), {}
+    shown, results, reports = Console(), {}, []
     shown.print(f"PGD-{STEPS} at linf {EPS} on {len(data)} handwritten digits, every loss in turn:", highlight=False)
     for name in MODELS:
+        model = tmifpe.load_model(name)
         with console.progress_on_stderr(name) as progress:
             results[name] = tmifpe.compare(
-                tmifpe.load_model(name),
+                model,
                 data,
                 threat,
                 attack=tmifpe.PGD(steps=STEPS),
+                keep_adv=True,
                 progress=lambda _, step, told=progress: told(step),
             )
+        reports += _reported(results[name], data, model)
         shown.print(comparison_table(name, results[name]))
     shown.print(_paragraph(results), highlight=False, markup=False)
     _figure(results, out, shown)
+    _report(reports, out, shown)
 
 
 def _paragraph(results: dict[str, Comparison]) -> str:
@@ -74,3 +80,31 @@ def _figure(results: dict[str, Comparison], out: str, shown: Console) -> None:
         shown.print(f"No figure: {error}", highlight=False, markup=False)
         return
     shown.print(f"Figure: {path}", highlight=False, markup=False)
+
+
+def _reported(row: Comparison, data: Data, model: Classifier) -> list[Reported]:
+    """Every loss with some of its examples; the adversarial ones are let go."""
+    from dataclasses import replace
+
+    from tmifpe.cli.console import in_cli_words
+    from tmifpe.cli.pages.gallery import gallery_of
+    from tmifpe.report.page.reported import Reported
+
+    reports = []
+    for (result,) in row.results.values():
+        pictures, note = gallery_of(result, data, model, 500 // (len(MODELS) * len(row.results)))
+        told = replace(in_cli_words(result), adv=None)
+        reports.append(Reported(told, pictures=pictures, pictures_note=note))
+    return reports
+
+
+def _report(reports: list[Reported], out: str, shown: Console) -> None:
+    from pathlib import Path
+
+    from tmifpe.cli.parse import write_file
+    from tmifpe.report.page.render import report_html
+
+    path = Path(out).expanduser().with_name("report.html")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(str(path), report_html(reports).encode(errors="replace"))
+    shown.print(f"Report: {path} (open it in a browser)", highlight=False, markup=False)

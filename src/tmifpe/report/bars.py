@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tmifpe.core.errors import InputError, MissingExtra, shorten
+from tmifpe.core.shown.palette import COLOURS
 from tmifpe.evaluation.compare import Comparison
-from tmifpe.report.palette import COLOURS
 
 HATCHES = ("", "///", "...", "xx", "++")  # beyond six losses, these tell them apart
 
