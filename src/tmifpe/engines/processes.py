@@ -19,6 +19,7 @@ from tmifpe.engines.engine import Tick
 from tmifpe.engines.ledger import Ledger
 from tmifpe.engines.parcel import Order, Parcel, Task, unpack_result
 from tmifpe.engines.places import Places
+from tmifpe.engines.reader import Reader
 from tmifpe.engines.worker import Answer, receive, send, work
 from tmifpe.run.shard import Job, ShardFailure, ShardResult
 from tmifpe.run.spec import Plan
@@ -92,11 +93,10 @@ class Processes:
         return [worker.process.pid for worker in self._workers.values() if worker.process.pid is not None]
 
     def map(self, job: Job, plan: Plan, shards: Sequence[int], tick: Tick) -> Iterator[ShardResult | ShardFailure]:
-        order, ledger = Order.of(job), Ledger(deque(shards), self._retries)
-        fetched: dict[int, Task] = {}
+        order, ledger, reader = Order.of(job), Ledger(deque(shards), self._retries), Reader(job, plan)
         try:
             while ledger.waiting or self._busy():
-                self._hand_out(job, plan, order, ledger, fetched)
+                self._hand_out(order, ledger, reader)
                 for place, answer in self._answers():
                     found = self._heard(place, answer, ledger)
                     if found is not None:
@@ -114,7 +114,7 @@ class Processes:
     def _busy(self) -> list[_Worker]:
         return [worker for worker in self._workers.values() if worker.shard is not None]
 
-    def _hand_out(self, job: Job, plan: Plan, order: Order, ledger: Ledger, fetched: dict[int, Task]) -> None:
+    def _hand_out(self, order: Order, ledger: Ledger, reader: Reader) -> None:
         """A shard for everyone who is idle, and the next ones read while the others work."""
         wanted = min(self._places.workers, len(self._busy()) + len(ledger.waiting))
         for place in range(self._places.workers):
@@ -122,16 +122,12 @@ class Processes:
                 self._workers[place] = self._start(place)
         for place, worker in list(self._workers.items()):
             if worker.shard is None and ledger.waiting:
-                shard = ledger.waiting.popleft()
-                task = fetched.pop(shard, None) or Task.fetch(job, plan, shard)
+                task = reader.read(ledger.waiting.popleft())
                 try:
                     worker.take(replace(self._parcel, device=self._places.device(place)), order, task)
                 except OSError:  # it is gone; `_answers` finds the end of its pipe
                     continue
-        for shard in list(ledger.waiting)[: self._places.workers]:
-            if shard not in fetched:
-                fetched[shard] = Task.fetch(job, plan, shard)
-                break  # one at a time: somebody may have finished by now
+        reader.read_ahead(list(ledger.waiting)[: self._places.workers])
 
     def _start(self, place: int) -> _Worker:
         context = multiprocessing.get_context("spawn")  # a fork would copy locks and CUDA in whatever state they are
