@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import tmifpe
+from tests.ray_settings import QUIET
 from tests.stores import ask, command, environment, same
 from tests.trouble import (
     HUNG,
@@ -44,14 +45,6 @@ pytestmark = [
     # Ray leaves open its own log files and the processes that it has killed.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as Ray will have it anyway; without it, it warns
-    "RAY_DISABLE_MEMORY_MONITOR": "1",
-    "RAY_num_prestart_python_workers": "0",
-    "RAY_prestart_worker_first_driver": "0",
-    "OMP_NUM_THREADS": "1",
-}
 # A lost node is found within a second or so, and not within a minute.
 SYSTEM = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
 

@@ -1,0 +1,146 @@
+"""How long a run takes on so many workers: a simulation of the driver and its workers, and what it says of ImageNet.
+
+    python benchmarks/simulate.py              the tables of docs/cluster.md
+    python benchmarks/simulate.py --check      against real worker processes on this machine (two minutes)
+
+The driver does one thing at a time: it takes a finished shard and stores it, else hands a shard to an idle worker, else
+reads the next shard ahead, else waits. A worker computes one shard at a time. That is what `engines/processes.py` and
+`engines/ray_actors.py` do; everything else about a cluster is in five numbers (`Costs`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import tmifpe
+
+
+@dataclass(frozen=True)
+class Costs:
+    """In seconds."""
+
+    compute: float
+    """Of a worker per example: forward and backward passes times steps."""
+    read: float = 0.0
+    """Of the driver per example, before it is computed: from the disk, and to the worker."""
+    keep: float = 0.0
+    """Of the driver per example, afterwards: from the worker, and to the store."""
+    shard: float = 0.0
+    """Of the driver per shard: a transaction, two files forced to disk."""
+    start: float = 0.0
+    """Until the workers are ready."""
+
+
+def simulate(examples: int, shard: int, workers: int, costs: Costs) -> float:
+    """Seconds from the start to the last stored shard."""
+    sizes = [min(shard, examples - first) for first in range(0, examples, shard)]
+    now, idle, ahead, left = costs.start, workers, 0, len(sizes)
+    busy: list[tuple[float, int]] = []  # when a worker is done, and with how many examples
+    while left or busy:
+        if busy and busy[0][0] <= now:
+            now += costs.shard + costs.keep * heapq.heappop(busy)[1]
+            idle += 1
+        elif idle and left:
+            size = sizes[len(sizes) - left]
+            now += 0 if ahead else costs.read * size
+            ahead, left, idle = max(0, ahead - 1), left - 1, idle - 1
+            heapq.heappush(busy, (now + costs.compute * size, size))
+        elif ahead < min(workers, left):
+            now += costs.read * sizes[len(sizes) - left + ahead]
+            ahead += 1
+        else:
+            now = busy[0][0]
+    return now
+
+
+def busiest(costs: Costs, shard: int) -> float:
+    """The workers that one driver can keep busy."""
+    return (costs.compute + 0.0) / (costs.read + costs.keep + costs.shard / shard)
+
+
+class Sleeper(torch.nn.Module):
+    """Takes its time for every example without using the processor, so that two cores can play many workers."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self.weight = torch.nn.Parameter(torch.linspace(-1, 1, 12).reshape(3, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.seconds * len(x))
+        return x.flatten(1) @ self.weight.t()
+
+
+class SlowData:
+    """Every example takes the driver some time to read."""
+
+    name, shape, classes, identity = "slow", (1, 2, 2), 3, ""
+
+    def __init__(self, examples: int, seconds: float) -> None:
+        self.indices, self.seconds = range(examples), seconds
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def fetch(self, positions: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(self.seconds * len(positions))
+        return torch.full((len(positions), 1, 2, 2), 0.5), torch.full((len(positions),), 2)
+
+
+def check(workers: Sequence[int], engine: str, out: Path | None) -> None:
+    """The simulation against real workers that sleep: those that are busy, and those that wait for the driver."""
+    from tmifpe.evaluation.prepare import prepare
+    from tmifpe.run.request import Request
+
+    rows = []
+    for count in workers:
+        # A forward pass of 4 ms per example, of which an attack of 2 steps takes 4 with the clean one and the last.
+        for read in (0.0, 0.004):
+            n, size, model, data = 40 * count + 40, 10, Sleeper(0.004), SlowData(40 * count + 40, read)
+            threat = tmifpe.Threat("linf", 0.0)
+            with tempfile.TemporaryDirectory() as store:
+                asked = Request(
+                    engine=engine, workers=count, shard_size=size, batch_size=size, checks=False, mode="strongest"
+                )
+                with prepare(model, data, threat, asked) as prepared:
+                    prepared.run(tmifpe.PGD(steps=1))  # the workers start
+                    began = time.perf_counter()
+                    found = prepared.run(tmifpe.PGD(steps=2), recorder=tmifpe.Store(store).recorder())
+                    measured = time.perf_counter() - began
+            compute = found.tally.forwards / n * model.seconds
+            # Storing ten rows takes some ten milliseconds here, most of it in two fsyncs.
+            said = simulate(n, size, count, Costs(compute, read, shard=0.01))
+            rows.append({"workers": count, "read": read, "examples": n, "measured": measured, "simulated": said})
+            print(json.dumps(rows[-1]), flush=True)
+    if out is not None:
+        out.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="against real workers on this machine")
+    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 4, 8])
+    parser.add_argument("--engine", default="processes")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if options.check:
+        check(options.workers, options.engine, options.out)
+        return
+    tables()
+
+
+def tables() -> None:
+    raise NotImplementedError
+
+
+if __name__ == "__main__":
+    main()
