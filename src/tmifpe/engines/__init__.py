@@ -6,6 +6,6 @@ from tmifpe.engines.parcel import Parcel
 from tmifpe.engines.places import find_places
 from tmifpe.engines.processes import Processes
 from tmifpe.engines.ray_actors import RayActors
-from tmifpe.engines.ray_cluster import ray_cluster
+from tmifpe.engines.ray_connection import ray_cluster
 
 __all__ = ["Engine", "Local", "Parcel", "Processes", "RayActors", "find_places", "ray_cluster"]

@@ -21,7 +21,7 @@ from tmifpe.core.memory import keep_freed_memory
 from tmifpe.engines.engine import Tick
 from tmifpe.engines.ledger import Ledger
 from tmifpe.engines.parcel import Order, Parcel, unpack_result
-from tmifpe.engines.ray_cluster import cores_each, import_ray, ray_cluster
+from tmifpe.engines.ray_connection import cores_each, import_ray, ray_cluster
 from tmifpe.engines.reader import Reader
 from tmifpe.engines.worker import Answer, compute, unpack
 from tmifpe.run.prepared_model import PreparedModel

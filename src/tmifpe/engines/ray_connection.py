@@ -20,6 +20,9 @@ _REACH_SECONDS = 10.0
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """How a gRPC client begins: the preface of HTTP/2 and empty settings. A server answers with its own settings."""
 _SETTINGS = 4
+_FOR_ONE_COMMAND: dict[str, Any] = {"include_dashboard": False, "_system_config": {"worker_niceness": 0}}
+"""Nobody opens the dashboard of a cluster that lives for one command. By default Ray gives its workers the lowest
+priority but a few, and on a busy machine they would hardly run at all."""
 
 
 def import_ray() -> Any:
@@ -41,8 +44,7 @@ def ray_cluster(address: str = "", workers: int | None = None) -> Iterator[Any]:
     address = address or os.environ.get("RAY_ADDRESS", "")
     if address:
         _reach(address)
-    # Of a cluster that lives for one command nobody opens the dashboard.
-    new: dict[str, Any] = {"num_cpus": max(count_cores(), workers or 1), "include_dashboard": False}
+    new: dict[str, Any] = {"num_cpus": max(count_cores(), workers or 1), **_FOR_ONE_COMMAND}
     try:
         with _own_signals():
             # What workers print goes to Ray's log: it must not spoil the JSON on stdout.
