@@ -70,6 +70,18 @@ def test_killed_poisoned_and_hung(trouble, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_poisoned_rest_is_incomplete_again(trouble, tmp_path):
+    """What was finished earlier counts: that nothing of the rest succeeds is no reason to end without a result."""
+    model, (x, y) = trouble
+    (tmp_path / "killed").touch()
+    options = {"shard_size": 2, "batch_size": 2, "checks": False, "store": tmp_path / "store", "retries": 0}
+    data = (x[: 2 * HUNG], y[: 2 * HUNG])
+    first, again = (tmifpe.evaluate(model, data, THREAT, ONE, workers=1, **options) for _ in range(2))
+    assert [failure.shard for failure in first.failures] == [failure.shard for failure in again.failures] == [POISONED]
+    assert (again.resumed, again.bounds) == (2 * HUNG - 2, first.bounds)
+
+
+@pytest.mark.slow
 def test_no_worker_outlives_its_engine(trouble):
     """Closed in the middle of a shard, the engine ends whoever works on one, and at its end everyone."""
     model, data = trouble

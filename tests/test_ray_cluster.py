@@ -218,5 +218,8 @@ def test_ray_ends_with_the_command(tmp_path, number):
         driver.send_signal(number)
         driver.communicate(timeout=120)
     assert driver.returncode == (-number if number == signal.SIGKILL else 128 + number)
-    wait_for("Ray ends with the command", all_gone(pids), 60)
+    agents = {pid for pid, args in pids.items() if args.endswith("Agent")}
+    wait_for("Ray ends with the command", all_gone(set(pids) - agents), 60)
+    # After a SIGKILL they try for a minute to tell the cluster, which is gone, that their node is gone.
+    wait_for("and so do its agents", all_gone(agents), 180)
     assert not alive(driver.pid)

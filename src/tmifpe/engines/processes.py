@@ -92,8 +92,10 @@ class Processes:
     def pids(self) -> list[int]:
         return [worker.process.pid for worker in self._workers.values() if worker.process.pid is not None]
 
-    def map(self, job: Job, plan: Plan, shards: Sequence[int], tick: Tick) -> Iterator[ShardResult | ShardFailure]:
-        order, ledger, reader = Order.of(job), Ledger(deque(shards), self._retries), Reader(job, plan)
+    def map(
+        self, job: Job, plan: Plan, shards: Sequence[int], tick: Tick, finished: int = 0
+    ) -> Iterator[ShardResult | ShardFailure]:
+        order, ledger, reader = Order.of(job), Ledger(deque(shards), self._retries, done=finished), Reader(job, plan)
         try:
             while ledger.waiting or self._busy():
                 self._hand_out(order, ledger, reader)

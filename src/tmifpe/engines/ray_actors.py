@@ -128,8 +128,14 @@ class RayActors:
         """Of the actors that are ready, each on its own machine."""
         return [actor.pid for actor in self._actors.values() if actor.pid is not None]
 
-    def map(self, job: Job, plan: Plan, shards: Sequence[int], tick: Tick) -> Iterator[ShardResult | ShardFailure]:
-        order, ledger, reader = _packed(Order.of(job)), Ledger(deque(shards), self._retries), Reader(job, plan)
+    def map(
+        self, job: Job, plan: Plan, shards: Sequence[int], tick: Tick, finished: int = 0
+    ) -> Iterator[ShardResult | ShardFailure]:
+        order, ledger, reader = (
+            _packed(Order.of(job)),
+            Ledger(deque(shards), self._retries, done=finished),
+            Reader(job, plan),
+        )
         alive = time.monotonic()
         try:
             while ledger.waiting or self._busy():

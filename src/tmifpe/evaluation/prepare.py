@@ -178,7 +178,7 @@ class Prepared:
                 checks.shard(job, recalled)
             resumed, earlier = total.done, total.seconds
             part = parse_part(request.shard) if request.shard is not None else None
-            for result in self.engine.map(job, plan, total.missing(part), total.tick):
+            for result in self.engine.map(job, plan, total.missing(part), total.tick, len(total.shards)):
                 if isinstance(result, ShardFailure):
                     recorder.fail(result)
                     total.failures.append(result)
