@@ -1,4 +1,4 @@
-"""The simulation behind docs/cluster.md, where the answer is known: busy workers, and workers that wait for the driver."""
+"""The simulation behind docs/cluster.md, where the answer is known: busy workers, and a driver that cannot keep up."""
 
 from __future__ import annotations
 

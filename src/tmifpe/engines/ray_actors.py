@@ -131,12 +131,8 @@ class RayActors:
     def map(
         self, job: Job, plan: Plan, shards: Sequence[int], tick: Tick, finished: int = 0
     ) -> Iterator[ShardResult | ShardFailure]:
-        order, ledger, reader = (
-            _packed(Order.of(job)),
-            Ledger(deque(shards), self._retries, done=finished),
-            Reader(job, plan),
-        )
-        alive = time.monotonic()
+        ledger, reader = Ledger(deque(shards), self._retries, done=finished), Reader(job, plan)
+        order, alive = _packed(Order.of(job)), time.monotonic()
         try:
             while ledger.waiting or self._busy():
                 self._hand_out(order, ledger, reader)
