@@ -9,7 +9,7 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from tmifpe.engines.engine import Tick
 from tmifpe.engines.ledger import Ledger
 from tmifpe.engines.parcel import Order, Parcel, unpack_result
 from tmifpe.engines.ray_connection import cores_each, import_ray, ray_cluster
-from tmifpe.engines.reader import Reader
+from tmifpe.engines.reader import AT_ONCE, Reader
 from tmifpe.engines.worker import Answer, compute, unpack
 from tmifpe.run.prepared_model import PreparedModel
 from tmifpe.run.shard import Job, ShardFailure, ShardResult
@@ -105,7 +105,13 @@ class RayActors:
         self._stack = ExitStack()
 
     def __enter__(self) -> RayActors:
-        ray = self._stack.enter_context(ray_cluster(self._address, self._wanted))
+        with ExitStack() as stack, self._sentences():
+            self._meet(stack.enter_context(ray_cluster(self._address, self._wanted)))
+            self._stack = stack.pop_all()
+        return self
+
+    def _meet(self, ray: Any) -> None:
+        """See what the cluster has, and give it the model."""
         alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         cores = [int(resources.get("CPU", 0)) for resources in alive]
         gpus = int(sum(resources.get("GPU", 0) for resources in alive)) if self._on_gpu else 0
@@ -116,7 +122,6 @@ class RayActors:
         self._sent = ray.put(_packed(parcel))
         needs = {"num_cpus": self._threads, "num_gpus": int(self._on_gpu), "max_restarts": 0, "max_task_retries": 0}
         self._kind = ray.remote(**needs)(Holder)
-        return self
 
     def __exit__(self, *_: object) -> None:
         for place in list(self._actors):
@@ -134,13 +139,14 @@ class RayActors:
         ledger, reader = Ledger(deque(shards), self._retries, done=finished), Reader(job, plan)
         order, alive = _packed(Order.of(job)), time.monotonic()
         try:
+            self._hand_out(order, ledger, reader)
             while ledger.waiting or self._busy():
-                self._hand_out(order, ledger, reader)
-                for reference in self._answered():
-                    found = self._heard(reference, ledger)
-                    if found is not None:
-                        yield found
-                yield from self._overdue(ledger)
+                reading = reader.read_ahead(list(ledger.waiting)[: self._count])
+                answered = self._answered(0 if reading else _BEAT_SECONDS)
+                found = [self._heard(reference, ledger) for reference in answered]
+                found += self._overdue(ledger)
+                self._hand_out(order, ledger, reader)  # first: nobody waits while results are stored
+                yield from (result for result in found if result is not None)
                 ledger.give_up()
                 alive = time.monotonic() if self.pids else alive
                 if time.monotonic() - alive > _START_SECONDS:
@@ -151,6 +157,14 @@ class RayActors:
             for place, actor in list(self._actors.items()):
                 if actor.shard is not None:
                     self._end(place)
+
+    @contextmanager
+    def _sentences(self) -> Iterator[None]:
+        """What is wrong with the cluster, and not with an actor, as one sentence: say, its memory is full."""
+        try:
+            yield
+        except self._ray.exceptions.RayError as error:
+            raise InputError(f"Ray failed: {first_line(error)}; what is finished is kept") from error
 
     @property
     def _on_gpu(self) -> bool:
@@ -171,15 +185,15 @@ class RayActors:
             if actor.pid is not None and actor.shard is None and ledger.waiting:
                 task = reader.read(ledger.waiting.popleft())
                 actor.shard, actor.since = task.shard, time.monotonic()
-                self._asked[actor.handle.compute.remote(order, _packed(task))] = place
-        reader.read_ahead(list(ledger.waiting)[: self._count])
+                with self._sentences():
+                    self._asked[actor.handle.compute.remote(order, _packed(task))] = place
 
-    def _answered(self) -> list[Any]:
-        """The references whose answers are there; none if nothing comes within a moment."""
-        first, _ = self._ray.wait(list(self._asked), timeout=_BEAT_SECONDS)
-        if not first:
-            return []
-        return self._ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)[0]
+    def _answered(self, seconds: float) -> list[Any]:
+        """Some references whose answers are there; none if nothing comes within so many seconds."""
+        awaited = list(self._asked)
+        with self._sentences():
+            first, _ = self._ray.wait(awaited, timeout=seconds)
+            return self._ray.wait(awaited, num_returns=len(awaited), timeout=0)[0][:AT_ONCE] if first else []
 
     def _heard(self, reference: Any, ledger: Ledger) -> ShardResult | ShardFailure | None:
         if reference not in self._asked:  # its actor was ended meanwhile
