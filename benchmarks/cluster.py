@@ -36,7 +36,7 @@ from tmifpe.run.shard import Job, run_shard
 from tmifpe.run.spec import Plan
 
 HERE = Path(__file__).resolve().parent
-EACH, SHARD, STEPS = 400, 50, 40
+EACH, SHARD, STEPS = 400, 50, 20
 THREAT = tmifpe.Threat("linf", 2 / 255)
 
 
@@ -67,6 +67,12 @@ def bare_loop(pipe: Connection, shared: str) -> None:
             for shard in shards:
                 run_shard(job, shard, plan.positions(shard))
             pipe.send("done")
+
+
+def on_processor(pid: int) -> float:
+    """Seconds that a process has had of the processor, all its threads included (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Loops:
@@ -114,13 +120,21 @@ def speedup(options: argparse.Namespace, kept: list[dict[str, Any]]) -> None:
                     prepare(model, data if workers == 2 else half, THREAT, asked)
                 )
 
-        def once(name: str, seed: int) -> float:
-            began = time.perf_counter()
-            if name in engines:
-                engines[name].run(tmifpe.PGD(steps=STEPS), seed=seed)  # with its store
-            else:
+        def once(name: str, seed: int) -> dict[str, float]:
+            """Seconds, and those on the processor: of the workers and of the driver."""
+            engine = engines.get(name)
+            pids = [process.pid for process in loops.processes] if engine is None else engine.engine.pids
+            busy, own, began = sum(map(on_processor, pids)), time.process_time(), time.perf_counter()
+            if engine is None:
                 loops.run(int(name[-1]), each, seed)
-            return time.perf_counter() - began
+            else:
+                engine.run(tmifpe.PGD(steps=STEPS), seed=seed)  # with its store
+            seconds = time.perf_counter() - began
+            return {
+                "seconds": seconds,
+                "workers_busy": sum(map(on_processor, pids)) - busy,
+                "driver_busy": time.process_time() - own,
+            }
 
         names = ["bare1", *[f"{e}1" for e in options.engines], "bare2", *[f"{e}2" for e in options.engines]]
         for name, engine in engines.items():  # the workers start
