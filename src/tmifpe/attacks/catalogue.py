@@ -68,8 +68,6 @@ ATTACKS.add(
     "ddn",
     "tmifpe.attacks.radius.ddn:DDN",
     "on a sphere that shrinks and grows around the boundary, l2 (Rony et al. 2019)",
-    "tmifpe.attacks.radius.ddn:DDN",
-    "on a sphere that shrinks and grows around the boundary, l2 (Rony et al. 2019)",
 )
 ATTACKS.add(
     "fmn",
