@@ -189,6 +189,7 @@ def store(options: argparse.Namespace, kept: list[dict[str, Any]]) -> None:
             found["stored_per_busy_second"] = examples / found["storing_busy"]
             found["database_bytes"] = (Path(folder) / "runs.sqlite").stat().st_size
             found["shard_bytes"] = sum(file.stat().st_size for file in Path(folder).rglob("*.safetensors"))
+            print(json.dumps(found), flush=True)
             for name, verb in (
                 ("list", ["list"]),
                 ("show", ["show", "RUN"]),
