@@ -111,10 +111,10 @@ def speedup(options: argparse.Namespace, kept: list[dict[str, Any]]) -> None:
         half = tmifpe.load_data(f"cifar10:{options.shared}/data/cifar10", limit=EACH)
         shared = {"mode": "strongest", "batch_size": SHARD, "shard_size": SHARD, "checks": False, "store": store}
         if "ray" in options.engines:
-            stack.enter_context(ray_cluster(workers=3))
+            stack.enter_context(ray_cluster(workers=2))
         engines: dict[str, Prepared] = {}
         for name in options.engines:
-            for workers in (1, 2):
+            for workers in (1, 2) if name == "processes" else (2,):  # one actor alone would have all cores of Ray
                 asked = Request(engine=name, workers=workers, **shared)
                 engines[f"{name}{workers}"] = stack.enter_context(
                     prepare(model, data if workers == 2 else half, THREAT, asked)
@@ -136,7 +136,7 @@ def speedup(options: argparse.Namespace, kept: list[dict[str, Any]]) -> None:
                 "driver_busy": time.process_time() - own,
             }
 
-        names = ["bare1", *[f"{e}1" for e in options.engines], "bare2", *[f"{e}2" for e in options.engines]]
+        names = sorted(["bare1", "bare2", *engines], key=lambda name: name[-1])
         for name, engine in engines.items():  # the workers start
             engine.run(tmifpe.PGD(steps=1), seed=10_000 + len(name))
         loops.run(2, 1, 10_000)
