@@ -47,10 +47,10 @@ test: setup ## the tests (a few minutes)
 test-portable: setup ## the numerical tests, as other processors would compute (a few minutes)
 	@$(BIN)/python scripts/test_portable.py
 
-test-slow: setup ## a full row of Table 1, killed runs, long fuzzing, memory
+test-slow: setup ## 512 images of Table 1, killed runs, long fuzzing, memory
 	@$(PYTEST) -m slow
 
-test-long: setup ## the other full rows and 2,000 certified networks, of which .ci/run tests a part
+test-long: setup ## a full row of Table 1 and 2,000 certified networks, of which .ci/run tests a part
 	@$(PYTEST) -m long
 
 fuzz: setup ## property-based tests with FUZZ (50) times as many cases

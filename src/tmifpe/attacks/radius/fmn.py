@@ -78,7 +78,8 @@ class FMN(Ascent):
         return problem.x.clone()
 
     def init(self, problem: Problem) -> FMNState:
-        x = problem.x.clone() if problem.start is None else problem.ball.boxed(problem.start)
+        given = problem.start
+        x = problem.x.clone() if given is None else problem.norm.project(given, problem.ball)
         size = torch.full_like(problem.eps, torch.inf)
         radius = problem.eps * self.begin
         return FMNState(x, x.clone(), None, torch.zeros_like(problem.labels), None, radius, x.clone(), size)
