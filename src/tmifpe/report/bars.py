@@ -13,6 +13,7 @@ from tmifpe.core.errors import InputError, MissingExtra, shorten
 from tmifpe.core.shown.palette import COLOURS
 from tmifpe.evaluation.compare import Comparison
 from tmifpe.evaluation.curve import Curve
+from tmifpe.report.radius_curve import draw_radius_curves
 
 HATCHES = ("", "///", "...", "xx", "++")  # beyond six losses, these tell them apart
 
