@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tmifpe
-from tests.browser import PHONE, chromium, opened
+from tests.browser import PHONE, opened
 from tests.pages import HOSTILE, hostile, made_up, shown
 from tests.stores import ask
 from tmifpe.cli import app
@@ -68,12 +67,6 @@ def test_the_lowest_number_is_the_one_to_believe() -> None:
     page = board_html([weak, strong], "board")
     assert page.count('data-best="1"') == 1
     assert page.index('data-best="0"') < page.index('data-best="1"')
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.browser import PHONE, chromium, opened
+from tests.browser import PHONE, opened
 from tests.pages import hostile, made_up, shown
 from tmifpe.report.page.render import report_html
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.browser import PHONE, chromium, opened
+from tests.browser import PHONE, opened
 from tmifpe import get_loss
 from tmifpe.cli import app
 from tmifpe.report.figure1 import PANELS, curves
 from tmifpe.report.page.theory import theory_html
 
 LOSSES = ("ce", "ce-margin", "cw", "dlr", "mifpe", "tmifpe")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
