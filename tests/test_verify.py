@@ -68,6 +68,8 @@ def test_examples_are_matched_by_index_or_by_the_full_set() -> None:
     assert (found.index.tolist(), found.broken.tolist()) == ([0, 2], [True, False])
     whole = tmifpe.verify(brightness(), (X, Y), threat, ADV, indices=[2, 0])
     assert (whole.index.tolist(), whole.broken.tolist()) == ([2, 0], [False, True])
+    assert tmifpe.verify(brightness(), (X, Y), threat, ADV.numpy()).broken.sum() == 1  # pyright: ignore[reportArgumentType]
+    assert "2 adversarial examples: 1 inside ball and box, 1 break" in repr(found)
     with pytest.raises(tmifpe.InputError, match="2 adversarial examples for 6 images"):
         tmifpe.verify(brightness(), (X, Y), threat, ADV[:2])
     with pytest.raises(tmifpe.InputError, match="none of these"):
@@ -141,6 +143,9 @@ def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
     assert "cannot read adversarial examples" in told.stderr
     told = call("verify", str(tmp_path / "absent.npz"), "--model", "digits-robust", code=2)
     assert "error: no such file: " in told.stderr
+    np.save(tmp_path / "bare.npy", ADV.numpy())
+    told = call("verify", str(tmp_path / "bare.npy"), "--model", "digits-robust", code=2)
+    assert "numpy.savez" in told.stderr
     assert not (tmp_path / "ran").exists()
 
 

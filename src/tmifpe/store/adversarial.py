@@ -60,6 +60,8 @@ def read_adv(path: str) -> dict[str, Tensor]:
     """
     if not Path(path).is_file():
         raise InputError(f"no such file: {path} (adversarial examples)")
+    if Path(path).suffix.lower() == ".npy":
+        raise InputError(f"{path} is a bare array; save it with its name: numpy.savez('adv.npz', adv=array)")
     try:
         if Path(path).suffix.lower() == ".npz":
             arrays = read_arrays(Path(path), (), (*_NAMES, "indices", "labels"))
