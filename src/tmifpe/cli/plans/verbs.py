@@ -27,7 +27,8 @@ _verb = partial(plan.command, cls=Command)
 
 TEMPLATE = """\
 # A plan of runs for: tmifpe run {name}
-# Nearly every option of tmifpe evaluate is a key here, with _ for -; a wrong one is answered with a list. Running the plan again continues it.
+# Nearly every option of tmifpe evaluate is a key here, with _ for -; a wrong one is answered with the list of them.
+# Running the plan again continues it.
 
 store = "tmifpe-runs"
 
