@@ -108,9 +108,8 @@ def existing(where: str, source: str, *, folder: bool) -> Path:
     kind = "folder" if folder else "file"
     option = source.startswith("`")
     if not where:
-        raise InputError(
-            f"{source} needs a {kind}" + ("" if option else f": write {source}:{'DIR' if folder else 'FILE'}")
-        )
+        write = "" if option else f": write {source}:{'DIR' if folder else 'FILE'}"
+        raise InputError(f"{source} needs a {kind}{write}")
     try:
         path = Path(where).expanduser()
         if path.is_dir() if folder else path.is_file():

@@ -54,8 +54,8 @@ class Verification:
     def __repr__(self) -> str:
         inside, broken = int(self.inside.sum()), int(self.broken.sum())
         return (
-            f"<Verification of {self.n} adversarial examples: {inside} inside ball and box, {broken} break {self.model}; "
-            f"robust accuracy {self.robust_accuracy:.2%}, clean {self.clean_accuracy:.2%}, "
+            f"<Verification of {self.n} adversarial examples: {inside} inside ball and box, {broken} break "
+            f"{self.model}; robust accuracy {self.robust_accuracy:.2%}, clean {self.clean_accuracy:.2%}, "
             f"{self.threat.norm} eps = {self.threat.eps:g}>"
         )
 
