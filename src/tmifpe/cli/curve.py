@@ -48,6 +48,7 @@ def curve(
     from tmifpe.cli import console, parse
     from tmifpe.cli.interrupt import interruptible
     from tmifpe.cli.provenance import provenance
+    from tmifpe.core.numbers import read_number, real_number
     from tmifpe.core.types import Threat
 
     for path in (csv, figure):
@@ -56,7 +57,8 @@ def curve(
         from tmifpe.report.radius_curve import check_figure
 
         check_figure(figure)
-    threat = Threat(ball.norm, to, *parse.box_from(source.box))  # pyright: ignore[reportArgumentType]
+    farthest = real_number("--to", read_number("--to", to), above=0)
+    threat = Threat(ball.norm, farthest, *parse.box_from(source.box))
     classifier, data, device = parse.load_sources(source)
     options: dict[str, Any] = parse.rows_from(how) | {"device": device, "certify": certify}
     options |= {"store": keep.folder, "fresh": keep.fresh}
