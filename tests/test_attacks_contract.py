@@ -27,9 +27,10 @@ SHORT = {
     "multi-targeted": "multi-targeted(steps=6,targets=2)",
     "apgd": "apgd(steps=12)",
     "ddn": "ddn(steps=20)",
+    "fmn": "fmn(steps=20)",
 }
-# Tested elsewhere: test_autoattack.py, test_full.py; `paper` and `quick` are pgd.
-ELSEWHERE = {"autoattack", "full", "near", "paper", "quick"}
+# Tested elsewhere: test_autoattack.py, test_curve.py, test_full.py; `paper` and `quick` are pgd.
+ELSEWHERE = {"autoattack", "bracket", "full", "near", "paper", "quick"}
 STEPWISE = [SHORT.get(name, name) for name in ATTACKS if name not in ELSEWHERE]
 LOSS_NAMES = [name for name in LOSSES if not name.startswith("dlr")]  # DLR needs three classes
 
@@ -74,7 +75,7 @@ class TestEveryAttack:
         # times as large. Everything else is float64.
         torch.testing.assert_close(split, whole, rtol=0, atol=1e-6)
         torch.testing.assert_close(alone, whole[part], rtol=0, atol=1e-6)
-        if getattr(attack, "random_start", name != SHORT["ddn"]):
+        if getattr(attack, "random_start", name not in {SHORT[drawless] for drawless in ("ddn", "fmn")}):
             apart = (short(model, x, y, threat, seed=4) - whole).abs().flatten(1).amax(dim=1)
             assert (apart > 1e-3).all()
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tmifpe.attacks import (
         APGD,
         DDN,
+        FMN,
         GAMA,
         PGD,
         Attack,
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
     from tmifpe.core.types import Classifier, Data, Threat
     from tmifpe.data import load_data, register_data
     from tmifpe.evaluation.compare import Comparison, compare
+    from tmifpe.evaluation.curve import Curve, curve
     from tmifpe.evaluation.evaluate import evaluate
+    from tmifpe.evaluation.minimal import Minimal, minimal
     from tmifpe.evaluation.verification import Verification, verify
     from tmifpe.losses import Loss, ReferenceGradient, get_loss, register_loss
     from tmifpe.models import Normalize, load_model, register_model
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = [
     "APGD",
     "DDN",
+    "FMN",
     "GAMA",
     "PGD",
     "Attack",
@@ -58,10 +62,12 @@ __all__ = [
     "Certificates",
     "Classifier",
     "Comparison",
+    "Curve",
     "Data",
     "Flag",
     "InputError",
     "Loss",
+    "Minimal",
     "MissingExtra",
     "MultiTargeted",
     "Norm",
@@ -82,6 +88,7 @@ __all__ = [
     "certify",
     "check_monotone",
     "compare",
+    "curve",
     "evaluate",
     "fgsm",
     "get_attack",
@@ -89,6 +96,7 @@ __all__ = [
     "load_data",
     "load_model",
     "mim",
+    "minimal",
     "models",
     "register_attack",
     "register_data",
@@ -105,6 +113,7 @@ _HOMES = {
     "tmifpe.attacks": [
         "APGD",
         "DDN",
+        "FMN",
         "GAMA",
         "PGD",
         "Attack",
@@ -123,7 +132,9 @@ _HOMES = {
     "tmifpe.certificates.certify": ["Certificates", "certified_radius", "certify"],
     "tmifpe.checks.attack": ["check_monotone"],
     "tmifpe.evaluation.compare": ["Comparison", "compare"],
+    "tmifpe.evaluation.curve": ["Curve", "curve"],
     "tmifpe.evaluation.evaluate": ["evaluate"],
+    "tmifpe.evaluation.minimal": ["Minimal", "minimal"],
     "tmifpe.evaluation.verification": ["Verification", "verify"],
     "tmifpe.run.outcomes": ["Outcome", "Outcomes"],
     "tmifpe.run.result": ["Flag", "Progress", "Result"],

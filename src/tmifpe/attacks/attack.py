@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Attack", "Budget", "Part", "check_box"]
+__all__ = ["Attack", "Budget", "Part", "as_problem", "check_box"]
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
@@ -50,6 +50,9 @@ class Attack(ABC):
     costly: ClassVar[bool] = False
     """Costs as much as dozens of others, so that a comparison over seeds measures it at the first one only."""
 
+    every_radius: ClassVar[bool] = False
+    """Looks for the smallest radius that breaks each example, instead of trying eps alone."""
+
     parts: ClassVar[tuple[Part, ...]] = ()
     """What `Verdicts.part` counts; empty for an attack of one piece."""
 
@@ -96,7 +99,7 @@ class Attack(ABC):
         batch_size: int = 256,
     ) -> Tensor:
         """Attack a batch and return, for every example, the strongest point found (largest margin)."""
-        problem = _checked(x, labels, threat, targets, seed, indices)
+        problem = as_problem(x, labels, threat, targets, seed, indices)
         self.check(threat, targeted=targets is not None)
         network: Model = model.module if isinstance(model, Classifier) else model  # its parameters say device and dtype
         with frozen(network) as still:
@@ -113,9 +116,15 @@ def check_box(x: Tensor, threat: Threat) -> None:
         )
 
 
-def _checked(
-    x: Tensor, labels: Tensor, threat: Threat, targets: Tensor | None, seed: int, indices: Tensor | None
+def as_problem(
+    x: Tensor,
+    labels: Tensor,
+    threat: Threat,
+    targets: Tensor | None = None,
+    seed: int = 0,
+    indices: Tensor | None = None,
 ) -> Problem:
+    """What an attack is given, of tensors that a user gave; `InputError` where they make no sense."""
     if not isinstance(threat, Threat):
         raise InputError(f"the threat must be a Threat, e.g. Threat('linf', 8/255), got {type(threat).__name__}")
     if not isinstance(x, Tensor):

@@ -65,7 +65,19 @@ ATTACKS.add(
     "targeted ascent on one class after another, the nearest first (Gowal et al. 2019)",
 )
 ATTACKS.add(
-    "ddn", "tmifpe.attacks.ddn:DDN", "on a sphere that shrinks and grows around the boundary, l2 (Rony et al. 2019)"
+    "ddn",
+    "tmifpe.attacks.radius.ddn:DDN",
+    "on a sphere that shrinks and grows around the boundary, l2 (Rony et al. 2019)",
+)
+ATTACKS.add(
+    "fmn",
+    "tmifpe.attacks.radius.fmn:FMN",
+    "the smallest perturbation, in a ball that shrinks and grows (Pintor et al. 2021)",
+)
+ATTACKS.add(
+    "bracket",
+    "tmifpe.attacks.radius.bracket:Bracket",
+    "the smallest radius that breaks and the largest that does not, for curves",
 )
 ATTACKS.add(
     "square",

@@ -77,13 +77,19 @@ class MultiTargeted(Ascent):
 
     def run(self, problem: Problem, queries: Queries, loop: Loop) -> Verdicts:
         self.check(problem.threat, targeted=problem.targets is not None)
+        return super().run(self.ranked(problem, queries, loop), queries, loop)
+
+    def ranked(self, problem: Problem, queries: Queries, loop: Loop) -> Ranked:
+        """The problem with the classes that its rows try, which `run` then need not look for."""
+        if isinstance(problem, Ranked):
+            return problem
         given = {field.name: getattr(problem, field.name) for field in fields(Problem)}
         if problem.clean is None:
             given["clean"] = torch.cat([queries.logits(part) for part in problem.x.split(loop.batch_size)])
         rows = torch.arange(len(problem), device=problem.labels.device).split(loop.batch_size)
         known = Problem(**given)
         order = torch.cat([self._order(known.take(part), queries) for part in rows])
-        return super().run(Ranked(**given, order=order), queries, loop)
+        return Ranked(**given, order=order)
 
     def objective(self, problem: Problem, state: AscentState) -> Objective:
         loss = get_loss(self.loss)

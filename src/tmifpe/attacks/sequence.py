@@ -17,7 +17,6 @@ from tmifpe.attacks.loop.queries import Queries, StageCost
 from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.types import Threat
-from tmifpe.norms import column
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,8 @@ class Sequence(Attack):
                 break
             part = problem.take(rows)
             part.stage = problem.stage + number
+            if number:
+                part.start = None  # a given start is where the first stage goes on
             if total is not None:
                 part.reached, part.spread, part.best = total.margin[rows], spread[rows], total.best[rows]
             broken, last = len(problem) - len(rows), number == len(self.attacks) - 1
@@ -88,7 +89,8 @@ class Sequence(Attack):
             else:
                 apart = (found.margin - total.margin[rows]).abs().to(spread)
                 spread[rows] = torch.where(found.margin > -torch.inf, apart, spread[rows])
-                total.put(rows, _joined(total.take(rows), found))
+                before = total.take(rows)
+                total.put(rows, before.followed_by(found, found.fooled | (found.margin > before.margin)))
             rows = rows[~found.fooled]
         assert total is not None  # noqa: S101 - there is at least one stage, and a problem has rows
         return total
@@ -134,14 +136,3 @@ def _counted(stage: Attack, problem: Problem, queries: Queries, loop: Loop) -> V
         )
     )
     return found
-
-
-def _joined(before: Verdicts, now: Verdicts) -> Verdicts:
-    """What two stages found on the same rows: the later one decides, the stronger point is kept, costs add up."""
-    better = now.fooled | (now.margin > before.margin)
-    kept = {
-        name: torch.where(column(better, new), new, getattr(before, name))
-        for name, new in ((name, getattr(now, name)) for name in ("prediction", "margin", "gap", "adv", "best"))
-    }
-    counts = ("steps", "unusable", "plain", "zero_grad")
-    return replace(now, **kept, **{name: getattr(before, name) + getattr(now, name) for name in counts})

@@ -76,6 +76,7 @@ def _register() -> None:
     from tmifpe.cli import (
         audit,
         compare,
+        curve,
         demo,
         evaluate,
         figure1,
@@ -92,6 +93,7 @@ def _register() -> None:
     verb = partial(app.command, cls=Command)
     verb("evaluate", epilog=EXIT_CODES)(with_options(evaluate.evaluate))
     verb("compare", epilog=EXIT_CODES)(with_options(compare.compare))
+    verb("curve", epilog=EXIT_CODES)(with_options(curve.curve))
     verb("verify")(with_options(verify.verify))
     verb("audit")(with_options(audit.audit))
     verb("run", epilog=EXIT_CODES)(with_options(plans.run))

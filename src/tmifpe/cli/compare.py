@@ -93,6 +93,7 @@ def comparison_table(title: str, result: Comparison) -> Table:
     )
     second = plain(first.spec.verify) if first.spec.verify != "none" else ""
     headings = ["loss", "robust %", "95 % interval", "to CE", "seconds", *(["min", "max", "all seeds"] if many else [])]
+    headings += [f"at {one.eps:.4g}" for one in first.radii[:-1]]
     headings += [f"in {second}"] if second else []
     headings += [f"over {len(first.repeated)} draws"] if first.repeated else []
     for heading in headings:
@@ -117,7 +118,8 @@ def comparison_table(title: str, result: Comparison) -> Table:
             several = len(values) > 1  # AutoAttack is measured at the first seed only
             spread = [percent(min(values)), percent(max(values)), percent(result.worst_case(loss))]
             row += spread if several else ["", "", ""]
-        seen = result.results[loss][0]  # the second opinion and further draws are those of the first seed
+        seen = result.results[loss][0]  # smaller radii, second opinion and further draws: those of the first seed
+        row += [percent(one.robust_accuracy) for one in seen.radii[:-1]]
         row += [percent(seen.second_robust_accuracy)] if second else []
         row += [percent(sum(seen.repeated) / len(seen.repeated))] if first.repeated else []
         table.add_row(*row, style=bold)

@@ -123,13 +123,18 @@ def result_table(result: Result) -> Table:
         cost = f"{stage.forwards} forwards, {stage.backwards} backwards"
         told = f"{name} broke {stage.broken} of {stage.examples} ({cost})" if stage.examples else f"{name}: not needed"
         table.add_row(f"stage {number}", plain(told))
+    add_remarks(table, result)
+    return table
+
+
+def add_remarks(table: Table, result: Result) -> None:
+    """Notes, failures and flags, in two columns."""
     for note in result.notes:
         table.add_row("note", plain(note))
     for one in result.failures:
         table.add_row(f"[red]shard {one.shard} failed[/red]", plain(one.error))
     for flag in result.flags:
         table.add_row(f"[yellow]flag: {plain(flag.name)}[/yellow]", plain(f"{flag.seen} {flag.advice}"))
-    return table
 
 
 def _accuracy(result: Result) -> str:
@@ -152,6 +157,10 @@ def _beside(result: Result) -> Iterator[tuple[str, str]]:
         mean = sum(result.repeated) / len(result.repeated)
         bounds = " to ".join(percent(bound) for bound in student(result.repeated))
         yield f"over {len(result.repeated)} draws", f"{percent(mean)} %  (95 %: {bounds})"
+    for one in () if result.missing else result.radii[:-1]:
+        low, high = map(percent, one.interval)
+        proved = "" if one.certified_accuracy is None else f", certified {percent(one.certified_accuracy)} %"
+        yield f"at eps {one.eps:.6g}", f"{percent(one.robust_accuracy)} %  (95 %: {low} to {high}){proved}"
     if result.certified_accuracy is not None:
         proved, attacked = percent(result.certified_accuracy), percent(result.bounds[1])
         yield "proved and attacked", f"certified {proved} % ≤ robust ≤ attacked {attacked} %"

@@ -10,10 +10,13 @@ __all__ = [
     "DIGITS",
     "STORE",
     "AttackOptions",
+    "BallOptions",
     "EngineOptions",
     "GateOptions",
     "ModelOptions",
+    "RowOptions",
     "SourceOptions",
+    "StepOptions",
     "StoreOptions",
     "ThreatOptions",
     "TrustOptions",
@@ -93,20 +96,29 @@ class ModelOptions(SourceOptions):
 
 
 @dataclass(frozen=True)
-class ThreatOptions:
-    """What the attacker may do."""
+class BallOptions:
+    """How far is measured."""
 
     title: ClassVar[str] = WITH
 
     norm: Annotated[str, typer.Option(help="linf (or inf), l2 (or 2), l1 (or 1).")] = "linf"
+
+
+@dataclass(frozen=True)
+class ThreatOptions(BallOptions):
+    """What the attacker may do."""
+
     eps: Annotated[
         str | None,
-        typer.Option(help="The radius of the ball in the units of the box: 0.3, 8/255.  [default: 8/255 of the box]"),
+        typer.Option(
+            help="The radius of the ball in the units of the box: 0.3, 8/255, or several: 2/255,8/255.  "
+            "[default: 8/255 of the box]"
+        ),
     ] = None
 
 
 @dataclass(frozen=True)
-class AttackOptions(ThreatOptions):
+class StepOptions(ThreatOptions):
     """And how it goes about it. None: what `paper` or the attack itself has."""
 
     steps: Annotated[int | None, typer.Option(min=1, help="Gradient steps per restart.  [default: 100]")] = None
@@ -121,6 +133,14 @@ class AttackOptions(ThreatOptions):
     mode: Annotated[str, typer.Option(help="verdict (stop at the first success) or strongest (take all steps).")] = (
         "verdict"
     )
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """How examples are computed, whatever the attack."""
+
+    title: ClassVar[str] = WITH
+
     precision: Annotated[str | None, typer.Option(help="fp64, fp32, bf16 or fp16; default: the model's own.")] = None
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random starts.")] = 0
     eot: Annotated[int, typer.Option(min=1, help="Draws to average per query of a randomised model (EOT).")] = 1
@@ -136,6 +156,11 @@ class AttackOptions(ThreatOptions):
             help="Modules, by name or pattern, that gradients pass as the identity (BPDA). May be repeated.",
         ),
     ] = dataclasses.field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class AttackOptions(RowOptions, StepOptions):
+    """All that an attack is told."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ __all__ = [
     "engine_from",
     "folder_from",
     "load_sources",
+    "radii_from",
     "request_from",
+    "rows_from",
     "seeds_from",
     "threat_from",
     "write_file",
@@ -20,7 +22,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tmifpe.cli.console import prints_on_stderr
-from tmifpe.cli.options import DIGITS, AttackOptions, EngineOptions, SourceOptions, ThreatOptions, TrustOptions
+from tmifpe.cli.options import (
+    DIGITS,
+    AttackOptions,
+    EngineOptions,
+    RowOptions,
+    SourceOptions,
+    ThreatOptions,
+    TrustOptions,
+)
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import parse_whole, read_number
 
@@ -73,27 +83,40 @@ def box_from(text: str | None) -> Box:
 
 
 def threat_from(options: ThreatOptions, box: str | None = None) -> Threat:
+    """Its eps is the largest of --eps."""
     from tmifpe.core.types import Threat
     from tmifpe.norms import get_norm
 
     low, high = box_from(box)
-    eps = EPS * (high - low) if options.eps is None else options.eps
-    threat = Threat(options.norm, eps, low, high)  # pyright: ignore[reportArgumentType]
+    eps = max(radii_from(options.eps)) if options.eps is not None else EPS * (high - low)
+    threat = Threat(options.norm, eps, low, high)
     get_norm(threat.norm)
     return threat
 
 
-def request_from(options: AttackOptions, data: Data) -> dict[str, Any]:
-    """The keyword options of `tmifpe.evaluate`."""
+def radii_from(text: str, option: str = "eps") -> tuple[float, ...]:
+    """Of --eps 2/255,4/255: one radius or several."""
+    return tuple(read_number(option, part) for part in text.split(","))
+
+
+def rows_from(options: RowOptions) -> dict[str, Any]:
+    """The keyword options of `tmifpe.evaluate` that every verb has."""
     return {
-        "targets": _targets(options.targets, data),
-        "mode": options.mode,
         "seed": options.seed,
         "precision": options.precision,
         "eot": options.eot,
         "batch_size": batch_size_from(options.batch_size),
         "shard_size": options.shard_size,
         "straight_through": options.straight_through,
+    }
+
+
+def request_from(options: AttackOptions, data: Data) -> dict[str, Any]:
+    """And those that say how the attack goes about it."""
+    return rows_from(options) | {
+        "targets": _targets(options.targets, data),
+        "mode": options.mode,
+        "radii": radii_from(options.eps) if options.eps is not None and "," in options.eps else (),
     }
 
 

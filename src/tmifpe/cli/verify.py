@@ -40,6 +40,8 @@ def verify(
     from tmifpe.core.errors import InputError
     from tmifpe.store.adversarial import read_adv
 
+    if threat.eps is not None and "," in threat.eps:
+        raise InputError("--eps takes one radius here: that of the ball in which the examples must lie")
     tensors, asked = read_adv(adv), parse.threat_from(threat)
     classifier, data, device = parse.load_sources(source)
     known = None

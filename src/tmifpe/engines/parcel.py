@@ -73,6 +73,7 @@ class Order:
     eot: int
     keeps_batches: bool
     certify: bool
+    radii: tuple[float, ...]
 
     @classmethod
     def of(cls, job: Job) -> Order:
@@ -88,6 +89,7 @@ class Order:
             job.eot,
             keeps_batches=job.keeps_batches,
             certify=job.certify,
+            radii=job.radii,
         )
 
     def attack(self) -> Attack:
@@ -129,6 +131,7 @@ class Task:
             second,
             keeps_batches=order.keeps_batches,
             certify=order.certify,
+            radii=order.radii,
         )
 
 

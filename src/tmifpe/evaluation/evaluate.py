@@ -39,8 +39,8 @@ def evaluate(
         (the paper's PGD-100), another attack, or a loss for `paper` to climb.
     recorder: where results are kept; `store=` makes the usual one.
     options: targets, mode, seed, precision, eot, limit, sample, indices, batch_size, shard_size, device, name,
-        keep_adv, certify, checks, verify, repeats, transfer_adv, store, fresh, straight_through, spot_check,
-        from_model, workers, shard, retries, shard_timeout, progress: see `EvaluateOptions`.
+        keep_adv, certify, checks, verify, repeats, transfer_adv, store, fresh, radii, straight_through,
+        spot_check, from_model, workers, shard, retries, shard_timeout, progress: see `EvaluateOptions`.
 
     >>> import torch, tmifpe
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))

@@ -57,6 +57,8 @@ def prepare(model: Model | Classifier, data: Any, threat: Threat, request: Reque
     network: Model = classifier.module if classifier is not None else model
     require_model(network)
     require_threat(threat)
+    if (largest := max(request.smaller_radii, default=0.0)) > threat.eps:
+        raise InputError(f"radii must not be larger than eps {threat.eps:g}, got {largest:g}")
     source = _select(in_box(as_data(data), threat.box), request)
     if classifier is not None:
         check_compatible(classifier, source, threat.box)
@@ -130,11 +132,21 @@ class Prepared:
             eot=request.eot,
             second=self.second,
             certify=request.certify,
+            radii=self.radii,
             clean=self.clean,
         )
         with reported(progress or request.progress, title or spec.model) as told:
             found = self._run(spec, job, plan, recorder or NoRecorder(), told, after)
         return replace(found, notes=(*skipped, *found.notes))
+
+    @cached_property
+    def radii(self) -> tuple[float, ...]:
+        """The radii to attack in turn, eps last; empty if there is no other."""
+        smaller = self.request.smaller_radii
+        if self.classifier is not None and self.classifier.takes_bytes:
+            smaller = tuple(whole_steps(replace(self.threat, eps=radius))[0].eps for radius in smaller)
+        several = tuple(sorted({*smaller, self.threat.eps}))
+        return several if len(several) > 1 else ()
 
     @cached_property
     def randomised(self) -> bool:
@@ -266,6 +278,7 @@ class Prepared:
             n=len(data),
             total=getattr(data, "total", len(data)),
             straight_through=self.model.straight_through,
+            radii=self.radii,
         )
 
     def _identified(self, spec: RunSpec, plan: Plan, recorder: Recorder) -> RunSpec:

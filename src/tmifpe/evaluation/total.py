@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tmifpe.attacks.loop.queries import StageCost, Tally
+from tmifpe.attacks.loop.queries import StageCost, Tally, added_costs
 from tmifpe.run.cut.part import RunPart
 from tmifpe.run.outcomes import Mark, Outcomes
 from tmifpe.run.result import Progress
@@ -78,5 +78,4 @@ def _added(stages: list[StageCost] | None, shard: ShardResult) -> list[StageCost
     attacked = bool((shard.outcomes.correct & shard.outcomes.counted).any())
     if stages is None or (attacked and not shard.stages):
         return None
-    longer, shorter = sorted((stages, list(shard.stages)), key=len, reverse=True)
-    return [a + b for a, b in zip(longer, shorter, strict=False)] + longer[len(shorter) :]
+    return added_costs(stages, shard.stages)

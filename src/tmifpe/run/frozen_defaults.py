@@ -15,6 +15,7 @@ SPEC_FIELDS: Mapping[str, Any] = {
     "cut": "",
     "straight_through": (),
     "certify": "none",
+    "radii": (),
 }
 """Fields that `RunSpec` gained after 0.1.0, with the value that their absence means."""
 

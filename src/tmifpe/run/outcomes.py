@@ -68,6 +68,13 @@ class Outcome:
     """1 if it is proved that no attack of this threat breaks it, 0 if that is not known, -1 if it was not asked."""
     margin_bound: float = field(metadata=_column(np.float64, blank=np.nan, absent=np.nan))
     """An upper bound of the margin over the whole ball; infinite where none is known, NaN where it was not asked."""
+    broken_at: float = field(metadata=_column(np.float64, blank=np.nan, absent=np.nan))
+    """The smallest radius at which it is known to be broken: 0 if it is misclassified to begin with, infinite if no
+    radius that was tried broke it; NaN if its run was stored by 0.1.0."""
+    withstood: float = field(metadata=_column(np.float64, blank=np.nan, absent=np.nan))
+    """The largest radius below `broken_at` at which it withstood the attack; 0 if none was tried."""
+    certified_to: float = field(metadata=_column(np.float64, blank=np.nan, absent=np.nan))
+    """The largest radius that was tried at which it is certified; 0 if at none, NaN where it was not asked."""
 
     @property
     def correct(self) -> bool:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from tmifpe.core.errors import InputError, did_you_mean, shown
-from tmifpe.core.numbers import MOST_SEED, real_number, whole_number
+from tmifpe.core.numbers import MOST_SEED, read_number, real_number, whole_number
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.run.bar import AnyProgress
 from tmifpe.run.cut.part import RunPart, parse_part
@@ -69,6 +69,8 @@ class SharedOptions(TypedDict, total=False):
     """A folder from which the same request is resumed or returned."""
     fresh: bool
     """Repeat the run even if the store has it."""
+    radii: Sequence[float | str]
+    """Smaller radii at which to state the robust accuracy too: attacked before eps, in the same run."""
     straight_through: str | Sequence[str]
     """Modules, by name or pattern (`fnmatch`), that gradients pass as if they were the identity (BPDA)."""
     spot_check: int | str | None
@@ -121,6 +123,7 @@ class Request:
     transfer_adv: Tensor | None = None
     store: str | Path | Keeper | None = None
     fresh: bool = False
+    radii: Sequence[float | str] = ()
     straight_through: str | Sequence[str] = ()
     spot_check: int | str | None = None
     from_model: Model | Classifier | None = None
@@ -145,6 +148,7 @@ class Request:
             if getattr(self, option) is not None:
                 object.__setattr__(self, option, as_precision(getattr(self, option)))
         object.__setattr__(self, "targets", as_targets(self.targets))
+        _as_radii(self.radii)
         object.__setattr__(self, "straight_through", _as_patterns(self.straight_through))
         as_spot_check(self.spot_check)
         if self.certify and self.targets is not None:
@@ -160,6 +164,11 @@ class Request:
         if self.shard is not None:
             object.__setattr__(self, "shard", parse_part(self.shard))
 
+    @property
+    def smaller_radii(self) -> tuple[float, ...]:
+        """As numbers, smallest first."""
+        return _as_radii(self.radii)
+
     @classmethod
     def of(cls, options: dict[str, Any], verb: str = "evaluate") -> Request:
         """From keyword arguments; an unknown one is an `InputError` that suggests the nearest."""
@@ -168,6 +177,13 @@ class Request:
             if name not in known:
                 raise did_you_mean(f"option of {verb}", name, known)
         return cls(**options)
+
+
+def _as_radii(given: object) -> tuple[float, ...]:
+    """Different radii, smallest first."""
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise InputError(f"radii must be a list of numbers, such as [2/255, '4/255'], got {shown(given)}")
+    return tuple(sorted({real_number("radii", read_number("radii", one), least=0) for one in given}))
 
 
 def _as_patterns(given: object) -> tuple[str, ...]:

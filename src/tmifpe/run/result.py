@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Flag", "Progress", "Result"]
+__all__ = ["Flag", "Progress", "Radius", "Result"]
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -58,6 +58,21 @@ class Progress:
     @property
     def bounds(self) -> tuple[float, float]:
         return self.robust / self.total, (self.total - self.wrong) / self.total
+
+
+@dataclass(frozen=True)
+class Radius:
+    """What stands at one radius: certified_accuracy <= robust accuracy of the model <= robust_accuracy."""
+
+    eps: float
+    robust_accuracy: float
+    interval: tuple[float, float]
+    certified_accuracy: float | None = None
+    """None if that was not asked."""
+
+    def to_json(self) -> dict[str, Any]:
+        plain = {"eps": self.eps, "robust_accuracy": self.robust_accuracy, "interval": list(self.interval)}
+        return plain if self.certified_accuracy is None else plain | {"certified_accuracy": self.certified_accuracy}
 
 
 @dataclass(frozen=True)
@@ -137,6 +152,21 @@ class Result:
     def certified_accuracy(self) -> float | None:
         """A lower bound of the robust accuracy, where `robust_accuracy` is an upper one; None if it was not asked."""
         return None if self.certified is None else self.certified / max(1, self.n + self.missing)
+
+    @property
+    def radii(self) -> tuple[Radius, ...]:
+        """What stands at every radius of the run; empty if eps was the only one."""
+        return tuple(self.standing(eps) for eps in self.spec.radii)
+
+    def standing(self, eps: float) -> Radius:
+        """What stands at a radius that the run attacked; at any up to eps if it looked for the smallest (`curve`)."""
+        self._require_complete()
+        table, n = self.outcomes, self.n
+        robust = int((table.correct & table.counted & (table.broken_at > eps)).sum())
+        proved = None
+        if self.spec.certify != "none":
+            proved = int((table.correct & table.counted & (table.certified_to >= eps)).sum()) / max(1, n)
+        return Radius(eps, robust / max(1, n), wilson(robust, n), proved)
 
     @property
     def clean_accuracy(self) -> float:
@@ -247,6 +277,8 @@ class Result:
     def _stated(self) -> dict[str, Any]:
         """What is there only where it was asked for."""
         plain: dict[str, Any] = {}
+        if self.spec.radii and not self.missing:
+            plain["radii"] = [radius.to_json() for radius in self.radii]
         if self.spec.straight_through:
             plain["straight_through"] = list(self.spec.straight_through)
         if self.layers:
@@ -309,7 +341,8 @@ class Result:
         not fooled, missing for examples that a targeted run does not count; its mean is the robust accuracy. `attack`
         and `part`: what broke it, empty if nothing did. steps_used; margin and clean_margin (positive: broken); size of
         the change; clean_gap and adv_gap between the two largest logits; `fragile`: broken in one precision only.
-        certified (1 or 0, -1: not asked) and margin_bound, what `certify` proves of the margin.
+        broken_at and withstood: the smallest radius that breaks it and the largest below that did not. certified (1 or
+        0, -1: not asked), margin_bound and certified_to, what `certify` proves of the margin and up to which radius.
         """
         pandas: Any = import_extra("pandas", "tables of outcomes", "pandas")
         table = self.outcomes

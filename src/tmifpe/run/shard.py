@@ -17,6 +17,7 @@ from tmifpe.attacks.attack import check_box
 from tmifpe.attacks.loop.frozen import preserved_state
 from tmifpe.attacks.loop.queries import Queries, StageCost, Tally
 from tmifpe.attacks.loop.rows import Problem
+from tmifpe.attacks.radius.several import run_radii
 from tmifpe.attacks.sequence import Sequence as Stages
 from tmifpe.certificates.certifier import BATCH, Certifier
 from tmifpe.core import numerics
@@ -48,6 +49,8 @@ class Job:
     """The model in another precision, for a second opinion on what was broken."""
     certify: bool = False
     """Bound the margin of every example that the attack is given."""
+    radii: tuple[float, ...] = ()
+    """The radii to attack one after another, the threat's eps last; empty for that alone."""
     clean: CleanLogits = field(default_factory=CleanLogits)
     """Shared by the runs of one model on the same data, so that the clean pass happens once."""
     keeps_batches: bool = False
@@ -118,6 +121,7 @@ def _clean_outcomes(logits: Tensor, labels: Tensor, targets: Tensor | None, indi
     outcomes.clean_pred[:] = outcomes.adv_pred[:] = predictions.cpu().numpy()
     outcomes.margin[:] = outcomes.clean_margin[:] = _column(numerics.margin(logits, labels, targets))
     outcomes.adv_gap[:] = outcomes.clean_gap[:] = _column(numerics.top_gap(logits))
+    outcomes.broken_at[:], outcomes.withstood[:] = np.where(outcomes.correct, np.inf, 0.0), 0.0
     if targets is not None:
         outcomes.target[:] = targets.cpu().numpy()
         given = (predictions == targets) | (labels == targets)
@@ -185,7 +189,9 @@ def _attack(
             lambda claimed, these: verify(claimed, these, queries, job.batch_size),
             lambda done, broken: tick(closed + done, closed + broken),
         )
-        verdicts = Stages(job.attack.stages).run(part, queries, loop)
+        stages = Stages(job.attack.stages)
+        several = job.radii
+        verdicts = run_radii(stages, several, part, queries, loop) if several else stages.run(part, queries, loop)
         adv[rows] = verdicts.adv
         _note(outcomes, rows.cpu().numpy(), part, verdicts)
     return adv
@@ -203,6 +209,9 @@ def _note(outcomes: Outcomes, rows: NDArray[np.int64], part: Problem, verdicts: 
     outcomes.margin[rows] = _column(verdicts.margin)
     outcomes.adv_gap[rows] = _column(verdicts.gap)
     outcomes.size[rows] = _column(part.norm.size(verdicts.adv - part.x))
+    eps, at, held = _column(part.eps), _column(verdicts.broken_at), _column(verdicts.withstood)
+    outcomes.broken_at[rows] = np.where(fooled, np.where(np.isnan(at), eps, at), np.inf)
+    outcomes.withstood[rows] = np.where(np.isnan(held), np.where(fooled, 0.0, eps), held)
     zero = verdicts.zero_grad.cpu().numpy()
     rising = ~fooled & ((verdicts.margin < 0) & (verdicts.rise >= -verdicts.margin / 2)).cpu().numpy()
     always = zero >= np.maximum(verdicts.plain.cpu().numpy(), 1)
@@ -231,19 +240,34 @@ def _ask_second(
 
 def _certify(job: Job, problem: Problem, attacked: Tensor, outcomes: Outcomes, tick: Callable[[], None]) -> None:
     """Bound the margin of the rows that were attacked, and compare: what is proved cannot have been broken."""
-    outcomes.certified[:], outcomes.margin_bound[:] = 0, np.inf
+    outcomes.certified[:], outcomes.margin_bound[:], outcomes.certified_to[:] = 0, np.inf, 0.0
     rows = attacked.nonzero()[:, 0]
     if not len(rows):
         return
     certifier = Certifier.of(job.prepared.model, problem.x[:1], job.threat)
     for part in rows.split(BATCH):
-        taken = problem.take(part)
+        here, taken = part.cpu().numpy(), problem.take(part)
         bounds = _column(certifier.margin_bounds(taken.x, taken.labels, taken.eps))
-        outcomes.margin_bound[part.cpu().numpy()] = bounds
-        outcomes.certified[part.cpu().numpy()] = bounds < 0
+        outcomes.margin_bound[here], outcomes.certified[here] = bounds, bounds < 0
+        outcomes.certified_to[here] = np.where(bounds < 0, _column(taken.eps), 0.0)
+        if left := (bounds >= 0).nonzero()[0].tolist():
+            rest = torch.tensor(left, device=part.device)
+            broken_at = torch.from_numpy(outcomes.broken_at[here[left]]).to(taken.eps)
+            outcomes.certified_to[here[left]] = _column(_largest(job, certifier, taken.take(rest), broken_at))
         tick()
-    if (wrong := (outcomes.certified == 1) & outcomes.fooled).any():
+    if (wrong := (outcomes.certified_to >= outcomes.broken_at) & outcomes.fooled).any():
         raise InternalError(
             f"certified and broken at index {', '.join(map(str, outcomes.index[wrong].tolist()))}: the certificate or "
             "the attack is wrong; please report this as a bug, with the model if you can"
         )
+
+
+def _largest(job: Job, certifier: Certifier, problem: Problem, broken_at: Tensor) -> Tensor:
+    """The largest radius below eps, of those that the run tried or by bisection, at which each row is certified."""
+    if job.attack.every_radius:
+        return certifier.radii(problem.x, problem.labels, torch.minimum(problem.eps, broken_at))
+    proved = torch.zeros_like(problem.eps)
+    for radius in job.radii[:-1]:
+        bounds = certifier.margin_bounds(problem.x, problem.labels, torch.full_like(proved, radius))
+        proved = torch.where(bounds < 0, radius, proved)
+    return proved

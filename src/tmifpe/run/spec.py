@@ -65,6 +65,8 @@ class RunSpec:
     """Modules that the attack passed as if they were the identity."""
     certify: str = "none"
     """How certificates are computed, or `none`: they are part of the outcomes."""
+    radii: tuple[float, ...] = ()
+    """The radii that were attacked one after another, smallest first, eps last; empty if eps was the only one."""
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, least=0, most=MOST_SEED)
@@ -85,7 +87,8 @@ class RunSpec:
         told = {**frozen_defaults.SPEC_FIELDS, **plain}
         values = {field.name: told[field.name] for field in dataclasses.fields(cls)}
         values["threat"] = Threat(**{field.name: told["threat"][field.name] for field in dataclasses.fields(Threat)})
-        values["attacks"], values["straight_through"] = tuple(told["attacks"]), tuple(told["straight_through"])
+        for name in ("attacks", "straight_through", "radii"):
+            values[name] = tuple(told[name])
         for name, words in frozen_defaults.OLD_WORDS.items():
             today = {old: new for new, old in words.items()}
             values[name] = today.get(values[name], values[name])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["Evaluated", "Objective", "Queries", "StageCost", "Tally", "TransferQueries"]
+__all__ = ["Evaluated", "Objective", "Queries", "StageCost", "Tally", "TransferQueries", "added_costs"]
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, replace
 from typing import TypeAlias, cast
@@ -58,6 +58,12 @@ class StageCost:
 
     def __add__(self, other: StageCost) -> StageCost:
         return StageCost(*(mine + yours for mine, yours in zip(astuple(self), astuple(other), strict=True)))
+
+
+def added_costs(some: Sequence[StageCost], more: Sequence[StageCost]) -> list[StageCost]:
+    """Stage by stage; later stages may have had nothing left to attack in one of them."""
+    longer, shorter = sorted((some, more), key=len, reverse=True)
+    return [a + b for a, b in zip(longer, shorter, strict=False)] + list(longer[len(shorter) :])
 
 
 @dataclass

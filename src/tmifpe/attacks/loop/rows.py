@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from tmifpe.core import numerics
 from tmifpe.core.types import Threat
-from tmifpe.norms import Ball, Norm, get_norm
+from tmifpe.norms import Ball, Norm, column, get_norm
 
 R = TypeVar("R", bound="Rows")
 
@@ -126,7 +127,26 @@ class Verdicts(Rows):
     """The adversarial example if fooled, else the point with the largest margin, in either mode."""
     part: Tensor = None  # pyright: ignore[reportAssignmentType] - set below
     """Which of `Attack.parts` broke it; -1 if none did, or the attack is of one piece."""
+    broken_at: Tensor = None  # pyright: ignore[reportAssignmentType] - set below
+    """The smallest radius at which it is broken, of an attack that tries several; NaN where eps is the only one."""
+    withstood: Tensor = None  # pyright: ignore[reportAssignmentType] - set below
+    """The largest radius below that at which it was not; NaN likewise."""
 
     def __post_init__(self) -> None:
         if self.part is None:  # pyright: ignore[reportUnnecessaryComparison]
             self.part = torch.full_like(self.stage, -1)
+        for name in ("broken_at", "withstood"):
+            if getattr(self, name) is None:
+                wide = numerics.wide_dtype(self.stage.device)
+                setattr(self, name, torch.full(self.stage.shape, torch.nan, dtype=wide, device=self.stage.device))
+
+    def followed_by(self, now: Verdicts, better: Tensor) -> Verdicts:
+        """What two attacks found on the same rows: the point of the later one where it is `better` (n,); costs add up,
+        and the rest is what the later one says."""
+        points = ("fooled", "prediction", "margin", "gap", "part", "adv", "best")
+        kept = {
+            name: torch.where(column(better, new), new, getattr(self, name))
+            for name, new in ((name, getattr(now, name)) for name in points)
+        }
+        counts = ("steps", "unusable", "plain", "zero_grad")
+        return dataclasses.replace(now, **kept, **{name: getattr(self, name) + getattr(now, name) for name in counts})

@@ -1,0 +1,1 @@
+"""Attacks whose radius moves: down to the smallest perturbation, or up from one radius to the next."""

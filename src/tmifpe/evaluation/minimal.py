@@ -1,0 +1,94 @@
+"""The smallest perturbation that changes each prediction, for tensors at hand."""
+
+from __future__ import annotations
+
+__all__ = ["Minimal", "minimal"]
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tmifpe.attacks import FMN, Loop, Queries
+from tmifpe.attacks.attack import as_problem
+from tmifpe.attacks.loop.frozen import dtype_of, frozen
+from tmifpe.attacks.radius.fmn import size_of
+from tmifpe.core.numbers import whole_number
+from tmifpe.core.types import UNIT, Box, Classifier, Model, Threat
+from tmifpe.losses import AnyLoss
+from tmifpe.norms import get_norm
+from tmifpe.run.verify import verify
+
+_BEGIN = 1 / 16
+"""Where the search begins, as a share of the diameter of the box: it grows and shrinks from there."""
+
+
+@dataclass(frozen=True)
+class Minimal:
+    """One row per image: an adversarial example, verified in a fresh forward pass, and its size (n,), in float64.
+
+    An image that is misclassified to begin with is its own example, of size 0. Where none was found, the size is
+    infinite and the example is the image.
+    """
+
+    adv: Tensor
+    size: Tensor
+
+    @property
+    def found(self) -> Tensor:
+        return torch.isfinite(self.size)
+
+    @property
+    def median(self) -> float:
+        """Over all images; infinite if none was found for half of them."""
+        return float(self.size.median())
+
+
+@torch.inference_mode(False)  # an attack needs gradients, wherever it is called
+def minimal(
+    model: Model | Classifier,
+    x: Tensor,
+    y: Tensor,
+    norm: str = "l2",
+    *,
+    steps: int = 100,
+    loss: AnyLoss = "tmifpe",
+    smooth: float = 3.0,
+    targets: Tensor | None = None,
+    box: Box = UNIT,
+    batch_size: int = 256,
+) -> Minimal:
+    """The smallest adversarial examples that `fmn` finds for images x (n, ...) with labels y (n,).
+
+    norm: l2, linf, l1. steps: gradients per image. smooth: see `PGD`. targets: towards these classes (n,).
+    box: the lowest and the highest value of a pixel.
+
+    >>> import torch, tmifpe
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 2, bias=False))
+    >>> model[1].weight.data = torch.eye(2)
+    >>> x, y = torch.tensor([[[[0.75, 0.25]]]]), torch.tensor([0])
+    >>> round(tmifpe.minimal(model, x, y, "linf").size.item(), 2)
+    0.25
+    """
+    batch_size = whole_number("batch_size", batch_size)
+    low, high = box
+    widest = Threat(norm, 0.0, low, high)
+    problem = as_problem(x, y, widest, targets)
+    corner = torch.full_like(problem.x[:1], high - low).to(problem.eps.dtype)
+    problem = problem.at(float(get_norm(widest.norm).size(corner)[0]))
+    attack = FMN(loss, steps, smooth=smooth, begin=_BEGIN, reach=1.0)
+    attack.check(widest, targeted=targets is not None)
+    network: Model = model.module if isinstance(model, Classifier) else model
+    with frozen(network) as still:
+        queries = Queries(still, dtype_of(network) or x.dtype)
+        logits = torch.cat([queries.logits(part) for part in problem.x.split(batch_size)])
+        wrong = problem.succeeded(logits.argmax(dim=1))
+        adv, size = problem.x.clone(), torch.where(wrong, 0.0, torch.full_like(problem.eps, torch.inf))
+        rows = (~wrong).nonzero()[:, 0]
+        if len(rows):
+            part = problem.take(rows)
+            loop = Loop(batch_size, "verdict", lambda claimed, these: verify(claimed, these, queries, batch_size))
+            found = attack.run(part, queries, loop)
+            adv[rows] = torch.where(found.fooled.reshape(-1, *[1] * (x.dim() - 1)), found.best, part.x)
+            size[rows] = torch.where(found.fooled, size_of(part, found.best), torch.inf)
+    return Minimal(adv.to(x.dtype), size)
