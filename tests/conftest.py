@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import tmifpe
+from tests.browser import chromium
 from tests.cases import CASES
 from tests.stores import copy_stored
 from tmifpe.checks import attack as survivor_checks
@@ -62,6 +64,13 @@ def not_led_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checks without the attack from larger balls, which takes nine tenths of their time and can only raise
     `found-from-outside`: for tests of other flags."""
     monkeypatch.setattr(survivor_checks, "_from_outside", lambda *_: ())
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium. Not for the whole session: while it is open, Playwright's event loop runs in this thread."""
+    with chromium() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -69,7 +69,7 @@ class Timed:
     """A recorder that measures the time spent in it."""
 
     def __init__(self, recorder: Any) -> None:
-        self.recorder, self.seconds = recorder, 0.0
+        self.recorder, self.seconds, self.busy = recorder, 0.0, 0.0
 
     def __getattr__(self, name: str) -> Any:
         return partial(self.call, getattr(self.recorder, name))
@@ -86,10 +86,11 @@ class Timed:
         return planned
 
     def call(self, method: Any, *args: Any) -> Any:
-        since = time.perf_counter()
+        since, busy = time.perf_counter(), time.process_time()
         found = method(*(self.uncounted(arg) if callable(arg) else arg for arg in args))
         found = list(found) if hasattr(found, "__next__") else found
         self.seconds += time.perf_counter() - since
+        self.busy += time.process_time() - busy
         return found
 
 
@@ -131,6 +132,8 @@ def main(examples: int, steps: int, store: str | None) -> None:
     found = {
         "seconds": time.perf_counter() - since,
         "storing": timed.seconds if timed else 0.0,
+        "storing_busy": timed.busy if timed else 0.0,
+        "busy": time.process_time(),
         "instructions": work.instructions,
         "forced": work.forced,
         "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,12 @@ import tmifpe
 from tests.stores import SHARD, THREAT, ask, same
 from tmifpe.cli import app
 from tmifpe.core.errors import InputError
+from tmifpe.evaluation import prepare
 from tmifpe.run.cut.part import RunPart, parse_part
 from tmifpe.run.shard import ShardFailure
-from tmifpe.store import Store, StoreError
+from tmifpe.run.spec import RunSpec
+from tmifpe.store import Store, StoreError, recorder
+from tmifpe.store.lock import RunLock
 from tmifpe.store.merge import merge
 
 SLURM = {"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_STEP": "2"}
@@ -150,3 +156,54 @@ def test_different_outcomes_of_one_shard_are_refused(tmp_path, monkeypatch):
     (two,) = parts(tmp_path / "b", 1)
     with pytest.raises(StoreError, match=r"shard 0 of run .* has different outcomes"):
         merge([one, two], tmp_path / "into")
+
+
+def test_parts_of_different_versions(tmp_path, monkeypatch):
+    """Versions whose numbers differ make different runs; two versions of torch make one, with a note."""
+    (one,) = parts(tmp_path / "a", 1, count=2)
+    honest = recorder.versions
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "versions", lambda: honest() | {"torch": "9.9"})
+        (two,) = parts(tmp_path / "b", 2, count=2)
+    (merged,) = merge([one, two], tmp_path / "into")
+    assert not merged.missing
+    assert "9.9: last digits may differ" in merged.notes[0]
+    assert same(merged.result, ask())
+    monkeypatch.setattr(prepare, "RunSpec", partial(RunSpec, results_version=99))
+    (later,) = parts(tmp_path / "c", 2, count=2)
+    with pytest.raises(StoreError, match=r"differs in results_version; nothing was merged"):
+        merge([one, later], tmp_path / "other")
+
+
+@pytest.mark.parametrize(("number", "said"), [(errno.ENOSPC, "is full"), (errno.EROFS, "cannot be written")])
+def test_merging_to_a_disk_that_takes_no_more(tmp_path, monkeypatch, number, said):
+    folders, into, left = parts(tmp_path / "runs", 1, 2, count=2), tmp_path / "into", [5]
+    fsync = os.fsync
+
+    def broken(handle):
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(number, os.strerror(number))
+        fsync(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", broken)
+        with pytest.raises(StoreError, match=said):
+            merge(folders, into)
+    there = Store(into).runs()[0].done
+    assert 0 < there < len(ask().outcomes), "some of it was merged"
+    (merged,) = merge(folders, into)
+    assert merged.added == (len(ask().outcomes) - there) // SHARD, "and the rest is merged when there is room"
+    assert same(merged.result, ask())
+
+
+def test_merging_into_a_run_that_is_being_worked_on(tmp_path):
+    folders, into = parts(tmp_path / "runs", 1, 2, count=2), tmp_path / "into"
+    merge(folders[:1], into)
+    lock = RunLock(into / "locks" / f"{Store(into).runs()[0].key}.lock")
+    lock.acquire()
+    with pytest.raises(StoreError, match="another process is working on run"):
+        merge(folders, into)
+    lock.release()
+    (merged,) = merge(folders, into)
+    assert same(merged.result, ask())

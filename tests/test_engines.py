@@ -18,7 +18,8 @@ import torch
 
 import tmifpe
 from tests.stores import ask, command, environment, same
-from tmifpe.core.errors import IncompleteError, InputError
+from tests.trouble import HUNG, ONE, POISONED, THREAT, alive, all_gone, check_trouble, make_trouble, wait_for
+from tmifpe.core.errors import InputError
 from tmifpe.engines import Processes, find_places
 from tmifpe.engines.memory import run_in_memory
 from tmifpe.engines.places import count_cores
@@ -26,58 +27,11 @@ from tmifpe.evaluation.prepare import prepare
 from tmifpe.run.request import Request
 from tmifpe.run.shard import Job
 from tmifpe.run.spec import Plan
-from tmifpe.store import Store
-
-# A model that misbehaves in worker processes, on the shard whose first image is marked.
-TROUBLE = """
-import multiprocessing, os, signal, time
-from pathlib import Path
-import torch
-
-HERE = Path(__file__).parent
-
-class Trouble(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.linspace(-1, 1, 12).reshape(3, 4))
-
-    def forward(self, x):
-        mark = x.flatten(1)[:, 0]
-        if multiprocessing.parent_process() is not None and not (HERE / "calm").exists():
-            if (mark == 0.25).any() and not (HERE / "killed").exists():
-                (HERE / "killed").touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            if (mark == 0.5).any():
-                raise ValueError("poisoned")
-            if (mark == 0.75).any():
-                time.sleep(1000)
-        return x.flatten(1) @ self.weight.t()
-
-def make():
-    return Trouble()
-"""
-KILLED, POISONED, HUNG = 1, 3, 4
-ONE = tmifpe.PGD(steps=2)
-THREAT = tmifpe.Threat("linf", 0.1)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits to be read is gone."""
-    if not Path("/proc/self/stat").exists():
-        return pid in {child.pid for child in multiprocessing.active_children()}
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.fixture
 def trouble(tmp_path: Path) -> tuple[tmifpe.Classifier, tuple[torch.Tensor, torch.Tensor]]:
-    (tmp_path / "trouble.py").write_text(TROUBLE)
-    x = torch.rand(12, 1, 2, 2, generator=torch.Generator().manual_seed(0)) * 0.2
-    for shard, mark in ((KILLED, 0.25), (POISONED, 0.5), (HUNG, 0.75)):
-        x[2 * shard, 0, 0, 0] = mark
-    return tmifpe.load_model(f"{tmp_path}/trouble.py:make"), (x, torch.arange(12) % 3)
+    return make_trouble(tmp_path)
 
 
 SLOW = pytest.mark.slow
@@ -115,32 +69,16 @@ def test_killed_poisoned_and_hung(trouble, tmp_path):
     check_trouble(*trouble, tmp_path / "store", {POISONED: 2, HUNG: 2})
 
 
-def check_trouble(model, data, store: Path, failing: dict[int, int]) -> None:
-    n, lost = len(data[0]), 2 * len(failing)
-    options = {"shard_size": 2, "batch_size": 2, "checks": False, "store": store}
-    found = tmifpe.evaluate(model, data, THREAT, ONE, workers=1, retries=1, shard_timeout=20, **options)
-    assert {failure.shard: failure.attempts for failure in found.failures} == failing
-    assert (store.parent / "killed").exists()
-    assert "poisoned" in found.failures[0].error
-    assert "ValueError: poisoned" in found.failures[0].traceback
-    assert all("limit of 20 seconds" in failure.error for failure in found.failures[1:])
-    assert (found.missing, len(found.outcomes)) == (lost, n - lost)
-    with pytest.raises(IncompleteError, match=f"{lost} of {n} examples have no verdict"):
-        _ = found.robust_accuracy
-    low, high = found.bounds
-    assert (low, high) == (found.robust / n, (found.robust + lost) / n)
-    assert found.to_json()["robust_accuracy"] is None
-    (run,) = Store(store).runs()
-    assert run.finished is None
-    kept = Store(store).result(run)
-    assert kept.failures == found.failures, "with their tracebacks"
-    assert kept.bounds == found.bounds
-    # Asked again, here: finished shards come from the store, failed ones are computed.
-    whole = tmifpe.evaluate(model, data, THREAT, ONE, **options)
-    assert whole.resumed == n - lost
-    assert low <= whole.robust_accuracy <= high
-    assert same(whole, tmifpe.evaluate(model, data, THREAT, ONE, **(options | {"store": None})))
-    assert not Store(store).result(Store(store).runs()[0]).failures
+@pytest.mark.slow
+def test_a_poisoned_rest_is_incomplete_again(trouble, tmp_path):
+    """What was finished earlier counts: that nothing of the rest succeeds is no reason to end without a result."""
+    model, (x, y) = trouble
+    (tmp_path / "killed").touch()
+    options = {"shard_size": 2, "batch_size": 2, "checks": False, "store": tmp_path / "store", "retries": 0}
+    data = (x[: 2 * HUNG], y[: 2 * HUNG])
+    first, again = (tmifpe.evaluate(model, data, THREAT, ONE, workers=1, **options) for _ in range(2))
+    assert [failure.shard for failure in first.failures] == [failure.shard for failure in again.failures] == [POISONED]
+    assert (again.resumed, again.bounds) == (2 * HUNG - 2, first.bounds)
 
 
 @pytest.mark.slow
@@ -179,10 +117,7 @@ def test_workers_end_with_the_command(trouble, tmp_path, number):
     process.send_signal(number)
     process.communicate(timeout=120)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
-    until = time.monotonic() + 60
-    while any(map(alive, pids)) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not any(map(alive, pids))
+    wait_for("the workers end", all_gone(pids), 60)
 
 
 class _Hungry(torch.nn.Linear):

@@ -137,6 +137,7 @@ GOOD: dict[str, list[str]] = {
     "rows": ["1", "mnist", "nothing", "99"],
     "weights_dir": ["folder", "data.npz"],
     "data_dir": ["folder", "data.npz"],
+    "engine": ["local", "loca", "ray:nowhere", "processes:1"],
     "workers": ["0", "many", "-1"],  # real ones take seconds to start, and have tests of their own
     "shard": ["1/1", "1/2", "2/2", "3/2", "auto", "auto/2"],
     "retries": ["0", "1", "1001"],

@@ -227,8 +227,14 @@ class EngineOptions:
 
     title: ClassVar[str] = ENGINE
 
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="local, processes, ray (on this machine) or ray:HOST:PORT.  [default: local; processes with --workers]"
+        ),
+    ] = None
     workers: Annotated[
-        str | None, typer.Option(help="Compute in N processes on this machine, or auto: one per GPU, or per core.")
+        str | None, typer.Option(help="Compute in N processes or Ray actors, or auto: one per GPU, or per core.")
     ] = None
     shard: Annotated[
         str | None, typer.Option(help="Only part I/N of the shards, for an array job; auto: as the scheduler says.")

@@ -146,9 +146,10 @@ def engine_from(options: EngineOptions) -> dict[str, Any]:
         workers = parse_whole(options.workers or "")
         if not workers:
             raise InputError(f"--workers must be auto or a whole number of at least 1, got {shown(options.workers)}")
-    if workers is None and options.shard_timeout is not None:
-        raise InputError("--shard-timeout ends a worker that hangs; it needs --workers N")
+    if workers is None and options.engine in (None, "local") and options.shard_timeout is not None:
+        raise InputError("--shard-timeout ends a worker that hangs; it needs --workers N or --engine")
     return {
+        "engine": options.engine,
         "workers": workers,
         "shard": options.shard,
         "retries": options.retries,

@@ -17,9 +17,12 @@ Tick: TypeAlias = Callable[[int, int], None]
 class Engine(Protocol):
     """Shards are independent of each other and of where they are computed, so results may come in any order."""
 
-    def map(self, job: Job, plan: Plan, shards: Sequence[int], tick: Tick) -> Iterator[ShardResult | ShardFailure]:
+    def map(
+        self, job: Job, plan: Plan, shards: Sequence[int], tick: Tick, finished: int = 0
+    ) -> Iterator[ShardResult | ShardFailure]:
         """The results of these shards, each as soon as it is there; `tick(done, wrong)` is called along the way.
 
         An engine that isolates failures gives a `ShardFailure` for a shard that it could not compute and goes on.
+        Where nothing has worked it ends the run; `finished` shards of it have, earlier.
         """
         ...

@@ -22,6 +22,7 @@ class Ledger:
     retries: int
     tries: Counter[int] = field(default_factory=Counter)
     done: int = 0
+    """In all, earlier ones included."""
     failures: list[ShardFailure] = field(default_factory=list)
 
     def again(self, shard: int, error: str, trace: str = "") -> ShardFailure | None:

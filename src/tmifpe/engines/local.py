@@ -15,6 +15,13 @@ from tmifpe.run.spec import Plan
 class Local:
     """Whatever the model raises ends the run, as it would in the caller's own loop; finished shards stay stored."""
 
-    def map(self, job: Job, plan: Plan, shards: Sequence[int], tick: Tick) -> Iterator[ShardResult]:
+    def map(
+        self,
+        job: Job,
+        plan: Plan,
+        shards: Sequence[int],
+        tick: Tick,
+        finished: int = 0,  # noqa: ARG002 - whatever fails here ends the run
+    ) -> Iterator[ShardResult]:
         for shard in shards:
             yield run_in_memory(job, shard, plan.positions(shard), tick)

@@ -19,6 +19,7 @@ from tmifpe.engines.engine import Tick
 from tmifpe.engines.ledger import Ledger
 from tmifpe.engines.parcel import Order, Parcel, Task, unpack_result
 from tmifpe.engines.places import Places
+from tmifpe.engines.reader import AT_ONCE, Reader
 from tmifpe.engines.worker import Answer, receive, send, work
 from tmifpe.run.shard import Job, ShardFailure, ShardResult
 from tmifpe.run.spec import Plan
@@ -91,17 +92,19 @@ class Processes:
     def pids(self) -> list[int]:
         return [worker.process.pid for worker in self._workers.values() if worker.process.pid is not None]
 
-    def map(self, job: Job, plan: Plan, shards: Sequence[int], tick: Tick) -> Iterator[ShardResult | ShardFailure]:
-        order, ledger = Order.of(job), Ledger(deque(shards), self._retries)
-        fetched: dict[int, Task] = {}
+    def map(
+        self, job: Job, plan: Plan, shards: Sequence[int], tick: Tick, finished: int = 0
+    ) -> Iterator[ShardResult | ShardFailure]:
+        order, ledger, reader = Order.of(job), Ledger(deque(shards), self._retries, done=finished), Reader(job, plan)
         try:
+            self._hand_out(order, ledger, reader)
             while ledger.waiting or self._busy():
-                self._hand_out(job, plan, order, ledger, fetched)
-                for place, answer in self._answers():
-                    found = self._heard(place, answer, ledger)
-                    if found is not None:
-                        yield found
-                yield from self._overdue(ledger)
+                reading = reader.read_ahead(list(ledger.waiting)[: self._places.workers])
+                answers = self._answers(0 if reading else _BEAT_SECONDS)
+                found = [self._heard(place, answer, ledger) for place, answer in answers]
+                found += self._overdue(ledger)
+                self._hand_out(order, ledger, reader)  # first: nobody waits while results are stored
+                yield from (result for result in found if result is not None)
                 ledger.give_up()
                 seen = [worker.seen for worker in self._busy()]
                 tick(sum(done for done, _ in seen), sum(wrong for _, wrong in seen))
@@ -114,24 +117,19 @@ class Processes:
     def _busy(self) -> list[_Worker]:
         return [worker for worker in self._workers.values() if worker.shard is not None]
 
-    def _hand_out(self, job: Job, plan: Plan, order: Order, ledger: Ledger, fetched: dict[int, Task]) -> None:
-        """A shard for everyone who is idle, and the next ones read while the others work."""
+    def _hand_out(self, order: Order, ledger: Ledger, reader: Reader) -> None:
+        """A shard for everyone who is idle."""
         wanted = min(self._places.workers, len(self._busy()) + len(ledger.waiting))
         for place in range(self._places.workers):
             if len(self._workers) < wanted and place not in self._workers:
                 self._workers[place] = self._start(place)
         for place, worker in list(self._workers.items()):
             if worker.shard is None and ledger.waiting:
-                shard = ledger.waiting.popleft()
-                task = fetched.pop(shard, None) or Task.fetch(job, plan, shard)
+                task = reader.read(ledger.waiting.popleft())
                 try:
                     worker.take(replace(self._parcel, device=self._places.device(place)), order, task)
                 except OSError:  # it is gone; `_answers` finds the end of its pipe
                     continue
-        for shard in list(ledger.waiting)[: self._places.workers]:
-            if shard not in fetched:
-                fetched[shard] = Task.fetch(job, plan, shard)
-                break  # one at a time: somebody may have finished by now
 
     def _start(self, place: int) -> _Worker:
         context = multiprocessing.get_context("spawn")  # a fork would copy locks and CUDA in whatever state they are
@@ -150,10 +148,10 @@ class Processes:
             theirs.close()
         return _Worker(process, ours)
 
-    def _answers(self) -> Iterator[tuple[int, Answer]]:
-        """What workers have said, `lost` for one that is gone; nothing if nobody speaks within a moment."""
+    def _answers(self, seconds: float) -> Iterator[tuple[int, Answer]]:
+        """What some workers have said, `lost` for one that is gone; nothing if nobody speaks within so many seconds."""
         places: dict[Any, int] = {worker.pipe: place for place, worker in self._workers.items()}
-        for pipe in wait(list(places), _BEAT_SECONDS):
+        for pipe in wait(list(places), seconds)[:AT_ONCE]:
             try:
                 yield places[pipe], receive(pipe)  # pyright: ignore[reportArgumentType]
             except (EOFError, OSError):

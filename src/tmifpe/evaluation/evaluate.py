@@ -40,7 +40,7 @@ def evaluate(
     recorder: where results are kept; `store=` makes the usual one.
     options: targets, mode, seed, precision, eot, limit, sample, indices, batch_size, shard_size, device, name,
         keep_adv, certify, checks, verify, repeats, transfer_adv, store, fresh, radii, straight_through,
-        spot_check, from_model, workers, shard, retries, shard_timeout, progress: see `EvaluateOptions`.
+        spot_check, from_model, engine, workers, shard, retries, shard_timeout, progress: see `EvaluateOptions`.
 
     >>> import torch, tmifpe
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))

@@ -28,7 +28,7 @@ from tmifpe.core.extensions import require_identified
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model, Threat
 from tmifpe.data import as_data, coverage, in_box, stratified, subset
-from tmifpe.engines import Engine, Local, Parcel, Processes, find_places
+from tmifpe.engines import Engine, Local, Parcel, Processes, RayActors, find_places
 from tmifpe.evaluation.passed_modules import passed_modules
 from tmifpe.evaluation.source_model import source_model
 from tmifpe.evaluation.total import Total
@@ -41,7 +41,7 @@ from tmifpe.run.cut.plan import make_plan
 from tmifpe.run.evidence.spot_check import as_spot_check
 from tmifpe.run.prepared_model import PreparedModel, prepare_model
 from tmifpe.run.recorder import NoRecorder, Recorder
-from tmifpe.run.request import Request, require_model, require_threat
+from tmifpe.run.request import Request, require_model, require_threat, split_engine
 from tmifpe.run.resolve import resolve_attack
 from tmifpe.run.result import Progress, Result
 from tmifpe.run.second_opinion import second_opinion
@@ -190,7 +190,7 @@ class Prepared:
                 checks.shard(job, recalled)
             resumed, earlier = total.done, total.seconds
             part = parse_part(request.shard) if request.shard is not None else None
-            for result in self.engine.map(job, plan, total.missing(part), total.tick):
+            for result in self.engine.map(job, plan, total.missing(part), total.tick, len(total.shards)):
                 if isinstance(result, ShardFailure):
                     recorder.fail(result)
                     total.failures.append(result)
@@ -317,10 +317,13 @@ def _try_certificate(prepared: PreparedModel, data: Data, threat: Threat) -> Non
 def _engine(
     network: Model, classifier: Classifier | None, prepared: PreparedModel, request: Request
 ) -> AbstractContextManager[Engine]:
-    if request.workers is None:
+    name, address = split_engine(request.engine)
+    if name == "local" or (not name and request.workers is None):
         return nullcontext(Local())
-    parcel = Parcel.of(network, classifier, prepared, request.verify)
-    places = find_places(request.workers, prepared.device)
+    parcel, workers = Parcel.of(network, classifier, prepared, request.verify), request.workers or "auto"
+    if name == "ray":
+        return RayActors(parcel, workers, address, request.retries, request.shard_timeout)
+    places = find_places(workers, prepared.device)
     return Processes(parcel, places, request.retries, request.shard_timeout)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tmifpe.core.errors import InputError, MissingExtra
-from tmifpe.report import palette
+from tmifpe.core.shown import palette
 from tmifpe.theory.analyse import Analysis, t_of
 from tmifpe.theory.coefficient import Row, delta_sup, g, row_of
 from tmifpe.theory.formats import FORMATS

@@ -9,6 +9,7 @@ __all__ = [
     "as_targets",
     "require_model",
     "require_threat",
+    "split_engine",
 ]
 
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ from tmifpe.run.second_opinion import as_precision
 MOST_DRAWS = 1_000_000
 """Of a randomised model, per query (`eot`) or in all (`repeats`)."""
 MOST_WORKERS = 1024
+ENGINES = ("local", "processes", "ray")
 
 
 class SharedOptions(TypedDict, total=False):
@@ -61,6 +63,8 @@ class SharedOptions(TypedDict, total=False):
     """Look for reasons to doubt the number, the result's flags, for at most 5 % of the run's cost."""
     verify: Literal["fp64", "fp32", "bf16", "fp16"] | None
     """Evaluate every adversarial example in this precision too, and mark those on which the two disagree."""
+    keep_adv: bool
+    """Return the adversarial examples with the result."""
     repeats: int
     """Further draws of a randomised model, each of which evaluates the found points again."""
     transfer_adv: Tensor | None
@@ -77,8 +81,11 @@ class SharedOptions(TypedDict, total=False):
     """A stronger attack on so many survivors, drawn at random: a number, or `number:attack` (default `autoattack`)."""
     from_model: Model | Classifier | None
     """Another model, whose gradients the attack follows as well, on the survivors: stated beside the number."""
+    engine: str | None
+    """Who computes the shards: `local`, `processes`, `ray` or `ray:HOST:PORT`; without it this process, or, with
+    `workers`, processes."""
     workers: int | Literal["auto"] | None
-    """Compute the shards in so many processes; `auto`: one per GPU, or one per core."""
+    """Compute the shards in so many processes, or Ray actors; `auto`: one per GPU, or one per core."""
     shard: str | None
     """Only this part of the shards, such as `3/16`, for an array job; `auto`: as the scheduler says."""
     retries: int
@@ -91,8 +98,6 @@ class EvaluateOptions(SharedOptions, total=False):
     """Further keyword arguments of `evaluate`."""
 
     seed: int
-    keep_adv: bool
-    """Return the adversarial examples with the result."""
     certify: bool
     """Prove, where bounds of the margin allow it, that no attack of this Linf threat breaks an example."""
     progress: bool | Callable[[Progress], None] | None
@@ -127,6 +132,7 @@ class Request:
     straight_through: str | Sequence[str] = ()
     spot_check: int | str | None = None
     from_model: Model | Classifier | None = None
+    engine: str | None = None
     workers: int | str | None = None
     shard: str | RunPart | None = None
     retries: int = 2
@@ -156,6 +162,9 @@ class Request:
         self._check_engine()
 
     def _check_engine(self) -> None:
+        name, _ = split_engine(self.engine)
+        if name == "local" and self.workers is not None:
+            raise InputError("the engine local is this process and takes no workers; leave out `engine` or `workers`")
         if self.workers is not None and self.workers != "auto":
             object.__setattr__(self, "workers", whole_number("workers", self.workers, most=MOST_WORKERS))
         object.__setattr__(self, "retries", whole_number("retries", self.retries, least=0, most=1000))
@@ -177,6 +186,22 @@ class Request:
             if name not in known:
                 raise did_you_mean(f"option of {verb}", name, known)
         return cls(**options)
+
+
+def split_engine(engine: str | None) -> tuple[str, str]:
+    """The name of an engine, and the address after it: that of a Ray cluster.
+
+    >>> split_engine("ray:10.0.0.1:6379"), split_engine("processes"), split_engine(None)
+    (('ray', '10.0.0.1:6379'), ('processes', ''), ('', ''))
+    """
+    if engine is None:
+        return "", ""
+    name, colon, address = engine.partition(":") if isinstance(engine, str) else (engine, "", "")
+    if name not in ENGINES:
+        raise did_you_mean("engine", name, ENGINES)
+    if colon and (name != "ray" or not address):
+        raise InputError(f"only ray takes an address, as in ray:HOST:PORT, got {shown(engine)}")
+    return name, address
 
 
 def _as_radii(given: object) -> tuple[float, ...]:

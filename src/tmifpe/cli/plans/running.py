@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["PlanRow", "run_all"]
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -60,11 +61,25 @@ def run_all(
     groups: dict[str, list[PlannedRun]] = {}
     for run in runs:
         groups.setdefault(_shared(run), []).append(run)
-    for group in groups.values():
-        for row in _run_group(group, store, fresh, engine, progress):
-            rows[row.run.name] = row
-            progress(row.run, None)
+    with _cluster(engine):
+        for group in groups.values():
+            for row in _run_group(group, store, fresh, engine, progress):
+                rows[row.run.name] = row
+                progress(row.run, None)
     return [rows[run.name] for run in runs]
+
+
+def _cluster(options: EngineOptions) -> AbstractContextManager[object]:
+    """Ray, connected once for all runs of the plan, if they run on it."""
+    from tmifpe.cli import parse
+    from tmifpe.engines import ray_cluster
+    from tmifpe.run.request import Request, split_engine
+
+    request = Request.of(parse.engine_from(options))
+    name, address = split_engine(request.engine)
+    if name != "ray":
+        return nullcontext()
+    return ray_cluster(address, request.workers if isinstance(request.workers, int) else None)
 
 
 def _shared(run: PlannedRun) -> str:
