@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EPS = 0.15
 EXAMPLES = 300
 STEPS = 100
-FEW = 16
+FEW = 12
 """Images whose certificates are computed: each takes as long as a hundred attacks."""
 MODELS = ("digits-robust", "digits-distilled")
 

@@ -67,7 +67,11 @@ def save_bars(
     axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel("robust accuracy, %")
     figure.suptitle(textwrap.fill(_plain(title), 80), fontsize=12)
-    figure.legend(loc="outside lower center", ncols=min(len(losses) + 1, 7), frameon=False, fontsize=9)
+    look = {"ncols": min(len(losses) + 1, 7), "frameon": False, "fontsize": 9}
+    if curves:  # they have a legend of their own
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.45 / height), **look)
+    else:
+        figure.legend(loc="outside lower center", **look)
     axes.spines[["top", "right"]].set_visible(False)
     path = Path(path)
     try:
