@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
 ]
 SHARDS = 3 * 4 * 2 * 2
-COLUMNS = ("name", "state", "key", "n", "clean_accuracy", "robust_accuracy", "broken", "interval", "forwards")
+COLUMNS = ("name", "state", "key", "n", "clean_accuracy", "robust_accuracy", "broken", "interval")
 
 
 def started(folder: Path, *words: str) -> subprocess.Popen[str]:
