@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all one needs; everything runs in .venv, which they create on first use.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-portable test-slow test-long fuzz lint types format constraints clean
+.PHONY: help setup demo test test-portable test-slow test-long fuzz browser lint types format constraints clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -10,6 +10,7 @@ READY  := $(VENV)/.demo-done
 STAMP  := $(VENV)/.setup-done
 EXTRAS := all
 FUZZ   := 50
+AXE    := $(VENV)/axe/node_modules/axe-core/axe.min.js
 # One worker per core; torch's own threads would only get in each other's way.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 # -qq: errors only.
@@ -46,14 +47,24 @@ test: setup ## the tests (a few minutes)
 test-portable: setup ## the numerical tests, as other processors would compute (a few minutes)
 	@$(BIN)/python scripts/test_portable.py
 
-test-slow: setup ## a full row of Table 1, killed runs, long fuzzing, memory
+test-slow: setup ## 512 images of Table 1, killed runs, long fuzzing, memory
 	@$(PYTEST) -m slow
 
-test-long: setup ## the other full rows and 2,000 certified networks, of which .ci/run tests a part
+test-long: setup ## a full row of Table 1 and 2,000 certified networks, of which .ci/run tests a part
 	@$(PYTEST) -m long
 
 fuzz: setup ## property-based tests with FUZZ (50) times as many cases
 	@TMIFPE_FUZZ=$(FUZZ) $(PYTEST) -m hypothesis --timeout=7200
+
+# Both are optional: without them the tests in a browser are skipped, and say why. npm puts axe-core beside the packages.
+browser: setup ## what the tests in a browser need: Chromium (Debian, as root) and axe-core (npm)
+	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
+	  { apt-get install -qq -y --no-install-recommends chromium > /dev/null 2>&1 || \
+	    { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium > /dev/null; }; }; } || \
+	  echo "No Chromium: the tests in a browser will be skipped."
+	@test -f $(AXE) || { command -v npm > /dev/null && \
+	  npm install --silent --no-audit --no-fund --prefix $(VENV)/axe axe-core@4 > /dev/null; } || \
+	  echo "No axe-core: the tests of accessibility will be skipped."
 
 lint: setup ## style and common mistakes
 	@$(BIN)/ruff check .

@@ -2,22 +2,28 @@
 
     python benchmarks/curves.py measure --shared ../shared [--store FOLDER]
     python benchmarks/curves.py minimal --shared ../shared
+    python benchmarks/curves.py table
 
-`measure` runs what is missing (the run store keeps what is done) and prints one JSON object; `minimal` compares the
-median smallest L2 perturbation with foolbox's DDN at the same number of gradients. Cost is forwards + 2 × backwards.
+`measure` runs what is missing (the run store keeps what is done); `minimal` compares the median smallest L2
+perturbation with foolbox's DDN at the same number of gradients. Both write to docs/data/curves.json; `table` writes the
+tables of docs/curves.md from it. Cost is forwards + 2 × backwards.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import tmifpe
 
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+KEPT, PAGE = DOCS / "data" / "curves.json", DOCS / "curves.md"
 IMAGES, FEWER = 1000, 300
 LINES = {"linf": (0.4, (0.1, 0.2, 0.3)), "l2": (3.0, (1.0, 1.5, 2.0))}
 """By norm: the largest radius, and three at which `full` runs by itself. `paper` runs at the last of them."""
@@ -82,14 +88,43 @@ def minimal(shared: str) -> dict[str, Any]:
     return rows
 
 
+def page(text: str, kept: dict[str, Any]) -> str:
+    """docs/curves.md with the tables that the data gives."""
+    rows = [
+        "| norm | eps | one curve | `full` there | cost of the whole curve, in runs of `paper` |",
+        "|---|---|---|---|---|",
+    ]
+    for norm, line in kept["measure"].items():
+        for eps, robust in line["curve"].items():
+            alone = 100 * line["full"][eps]
+            rows.append(f"| {norm} | {eps} | {100 * robust:.1f} | {alone:.1f} | {line['ratio']:.1f} |")
+    text = _between(text, "measured", rows)
+    rows = ["| gradients | DDN of foolbox | `minimal` | `minimal` with true gradients |", "|---|---|---|---|"]
+    for steps, line in kept["minimal"].items():
+        values = (line[name] for name in ("foolbox ddn", "minimal", "minimal, true gradients"))
+        rows.append(f"| {steps} | {' | '.join(f'{value:.3f}' for value in values)} |")
+    return _between(text, "minimal", rows)
+
+
+def _between(text: str, name: str, rows: list[str]) -> str:
+    inside = "\n".join(["", "", *rows, "", ""])
+    return re.sub(
+        rf"(<!-- {name} -->).*?(<!-- end -->)", lambda found: found[1] + inside + found[2], text, flags=re.DOTALL
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["measure", "minimal"])
+    parser.add_argument("what", choices=["measure", "minimal", "table"])
     parser.add_argument("--shared", default="../shared")
     parser.add_argument("--store", default="curves-store")
     asked = parser.parse_args()
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    if asked.what == "table":
+        PAGE.write_text(page(PAGE.read_text(), kept))
+        return
     found = minimal(asked.shared) if asked.what == "minimal" else measure(asked.shared, asked.store)
-    print(json.dumps(found, indent=2))
+    KEPT.write_text(json.dumps(kept | {asked.what: found}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import tmifpe
+from tests.browser import chromium
 from tests.cases import CASES
+from tests.stores import copy_stored
+from tmifpe.checks import attack as survivor_checks
+from tmifpe.checks.checks import Checks
+from tmifpe.evaluation import prepare
+from tmifpe.run.result import Result
 
 LEAST_FUZZ_CASES = 10_000
 """In a whole `make test-slow`; the quick ones of `make test` come on top."""
@@ -42,6 +51,28 @@ def _convolves_only_if_marked(request: pytest.FixtureRequest, monkeypatch: pytes
             monkeypatch.setattr(torch, name, refused)
 
 
+@pytest.fixture
+def unchecked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluations without checks, which cost ten times as much as a short attack, whatever the test asks for: for files
+    on other subjects. A test that is marked `checked` keeps them; test_flags.py and test_trust.py are about them."""
+    if not request.node.get_closest_marker("checked"):
+        monkeypatch.setattr(prepare, "Checks", lambda _, *rest: Checks(False, *rest))
+
+
+@pytest.fixture
+def not_led_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks without the attack from larger balls, which takes nine tenths of their time and can only raise
+    `found-from-outside`: for tests of other flags."""
+    monkeypatch.setattr(survivor_checks, "_from_outside", lambda *_: ())
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium. Not for the whole session: while it is open, Playwright's event loop runs in this thread."""
+    with chromium() as made:
+        yield made
+
+
 @pytest.fixture(scope="session")
 def robust_digits() -> tuple[nn.Module, Tensor, Tensor]:
     """The bundled robust model, and sixty images with their labels."""
@@ -49,6 +80,12 @@ def robust_digits() -> tuple[nn.Module, Tensor, Tensor]:
     assert isinstance(model, nn.Module)
     x, y = tmifpe.load_data("digits", limit=60).fetch(range(60))
     return model, x, y
+
+
+@pytest.fixture(scope="session")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Result]:
+    """What `tests.stores.ask` computes and stores in a folder, without computing it again."""
+    return partial(copy_stored, tmp_path_factory.mktemp("stored"))
 
 
 def _fuzz_cases(config: pytest.Config) -> int:

@@ -70,8 +70,8 @@ def parts(store: Path, *which: int, count: int = 4, **options) -> list[Path]:
     return [store / RunPart(i, count).folder for i in which if ask(store, shard=f"{i}/{count}", **options)]
 
 
-def test_four_parts_merged_are_the_whole(tmp_path):
-    whole, store = ask(), tmp_path / "runs"
+def test_four_parts_merged_are_the_whole(tmp_path, stored):
+    whole, store = stored(tmp_path / "whole"), tmp_path / "runs"
     folders = parts(store, 1, 2, 3, 4)
     (merged,) = merge(folders, store)
     assert merged.missing == merged.twice == ()
@@ -93,8 +93,8 @@ def test_a_part_says_which_it_is(tmp_path):
     assert len(ask(shard="8/8").outcomes) == 0, "more parts than shards"
 
 
-def test_what_is_missing_and_twice_is_said(tmp_path):
-    store, whole = tmp_path / "runs", ask()
+def test_what_is_missing_and_twice_is_said(tmp_path, stored):
+    store, whole = tmp_path / "runs", stored(tmp_path / "whole")
     one, three = parts(store, 1, 3)
     half = tmp_path / "half" / "shard-1-of-2"
     parts(tmp_path / "half", 1, count=2)  # shards 0, 2, 4, of which 0, 4 are in 1/4 and 2 is in 3/4

@@ -15,6 +15,8 @@ from tmifpe import InputError, MissingExtra, Threat
 from tmifpe.attacks.autoattack import AutoAttack
 from tmifpe.run.resolve import resolve_attack
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 @pytest.fixture(autouse=True)
 def _extra():
@@ -191,7 +193,8 @@ def quantised():
     pytest.importorskip("pyautoattack")
     model = Quantised()
     x = torch.rand(16, 1, 6, 6, generator=torch.Generator().manual_seed(7))
-    return tmifpe.evaluate(model, (x, model(x).argmax(dim=1)), Threat("linf", 0.15), "autoattack", keep_adv=True)
+    data, threat = (x, model(x).argmax(dim=1)), Threat("linf", 0.15)
+    return tmifpe.evaluate(model, data, threat, "autoattack", keep_adv=True, checks=False)
 
 
 def test_the_part_that_broke_an_example_is_known(quantised, capfd):
@@ -203,6 +206,7 @@ def test_the_part_that_broke_an_example_is_known(quantised, capfd):
     assert ((quantised.outcomes.part >= 0) == quantised.outcomes.fooled).all()
 
 
+@pytest.mark.checked
 def test_its_warning_is_our_flag_and_nothing_goes_to_stderr(capfd):
     model = Quantised()
     x = torch.rand(6, 1, 6, 6, generator=torch.Generator().manual_seed(7))

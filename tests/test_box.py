@@ -21,6 +21,8 @@ from tmifpe.models.onnx_bytes import whole_steps
 from tmifpe.store import Store
 from tmifpe.store.export import robustbench_file
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 BOXES = [(-1.0, 1.0), (0.0, 255.0)]
 
 
@@ -40,13 +42,14 @@ def moved(low: float, high: float, n: int = 40) -> tuple[torch.Tensor, torch.Ten
     return low + (high - low) * x, Honest()(x).argmax(dim=1)
 
 
+@pytest.mark.checked
 @pytest.mark.numerical
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("box", BOXES)
 def test_any_box_gives_the_verdicts_of_the_usual_one(box, norm):
     low, high = box
     eps, width = (0.05 if norm == "linf" else 0.15), high - low
-    plain = evaluate(Honest().double(), moved(0, 1), Threat(norm, eps), PGD(steps=10), keep_adv=True)
+    plain = evaluate(Honest().double(), moved(0, 1), Threat(norm, eps), PGD(steps=10), keep_adv=True, checks=False)
     other = evaluate(
         Boxed(low, high).double(), moved(low, high), Threat(norm, eps * width, low, high), PGD(steps=10), keep_adv=True
     )

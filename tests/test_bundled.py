@@ -16,7 +16,7 @@ THREAT = tmifpe.Threat("linf", 0.15)
 
 
 def run(name: str, loss: str) -> Result:
-    data = tmifpe.load_data("digits", limit=250)
+    data = tmifpe.load_data("digits", limit=120)
     return tmifpe.evaluate(tmifpe.load_model(name), data, THREAT, tmifpe.PGD(loss), checks=False)
 
 

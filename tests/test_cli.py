@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 import tmifpe
 from tmifpe.cli import app
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 QUICK = ["--eps", "0.15", "--limit", "24", "--steps", "5"]
 
 
@@ -35,6 +37,7 @@ def refused(*words: str) -> str:
     return " ".join(result.stderr.split())
 
 
+@pytest.mark.checked
 def test_evaluate_prints_one_json_object():
     result = call("evaluate", "digits-robust", *QUICK, "--json")
     found = json.loads(result.stdout)
@@ -47,6 +50,7 @@ def test_evaluate_prints_one_json_object():
     assert (found["norm"], found["eps"], found["loss"], found["steps"], found["seed"]) == ("linf", 0.15, "tmifpe", 5, 0)
 
 
+@pytest.mark.checked
 def test_evaluate_shows_a_table():
     output = call("evaluate", "digits-robust", *QUICK[2:], "--norm", "l2", "--eps", "8/255").stdout
     assert "robust accuracy" in output
@@ -87,6 +91,8 @@ def test_adversarial_examples_are_saved_and_hold(tmp_path):
     assert (saved["adv"] - x).abs().max() <= 0.15 + 1e-6
 
 
+@pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_adversarial_examples_are_written_as_the_ending_says(tmp_path):
     readers = {
         "a.safetensors": load_file,
@@ -167,6 +173,8 @@ def test_data_sorted_by_class_is_noted_and_sampled(tmp_path):
     assert "one of them" in refused(*words, "--sample", "40", "--limit", "40")
 
 
+@pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_a_huge_eps_names_what_was_meant():
     found = json.loads(call("evaluate", "digits-robust", *QUICK[2:], "--eps", "8", "--json").stdout)
     assert any(flag["name"] == "large-eps" and "--eps 8/255" in flag["advice"] for flag in found["flags"])
@@ -355,8 +363,12 @@ def test_demo(tmp_path, monkeypatch):
     output = call("demo", "--out", str(tmp_path / "a" / "b.png")).stdout
     assert "What it shows" in output
     assert (tmp_path / "a" / "b.png").stat().st_size > 10_000
+    assert "report.html (open it in a browser)" in output
+    assert (tmp_path / "a" / "report.html").read_text(encoding="utf-8").count('<details class="run"') == 12
 
 
+@pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_a_model_that_prints_does_not_spoil_the_json(tmp_path):
     (tmp_path / "loud.py").write_text(
         "import tmifpe\n"

@@ -142,6 +142,7 @@ def test_command_line_prints_one_json_object_with_its_command():
     assert "The seed alone moves a loss by up to" in shown.stdout.replace("\n", " ")
 
 
+@pytest.mark.usefixtures("not_led_in")
 def test_flags_of_each_column_are_named(row):
     assert flags_raised(row) == ""
     words = "compare digits-distilled --eps 0.15 --limit 60 --steps 5 --losses ce,tmifpe --no-store"

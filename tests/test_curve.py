@@ -293,8 +293,8 @@ def test_budget_is_kept(small):
 
 _KILLED = """
 import sys, tmifpe
-model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=12)
-tmifpe.curve(model, data, tmifpe.Threat("linf", 0.2), store=sys.argv[1], shard_size=4, checks=False,
+model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=24)
+tmifpe.curve(model, data, tmifpe.Threat("linf", 0.2), store=sys.argv[1], limit=12, shard_size=4, checks=False,
              progress=lambda step: print(step.done, flush=True))
 """
 

@@ -37,7 +37,7 @@ def trouble(tmp_path: Path) -> tuple[tmifpe.Classifier, tuple[torch.Tensor, torc
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(1, marks=SLOW), pytest.param(3, marks=SLOW)])
+@pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.long), pytest.param(3, marks=SLOW)])
 def test_workers_give_the_outcomes_of_this_process(tmp_path, workers):
     steps, pids = [], set()
 

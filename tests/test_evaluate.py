@@ -18,6 +18,8 @@ from tmifpe.core.errors import InputError
 from tmifpe.core.stats import wilson
 from tmifpe.run.outcomes import Mark
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 EPS = 0.15
 NUMERICAL = (pytest.mark.numerical, pytest.mark.convolutional)
 
@@ -77,12 +79,13 @@ def test_rows_say_what_happened():
     assert sum(n for n, _, _ in result.per_class().values()) == 120
 
 
-@pytest.mark.parametrize("batch_size", [1, pytest.param(7, marks=NUMERICAL), 64, 200])
+@pytest.mark.parametrize("batch_size", [1, pytest.param(7, marks=NUMERICAL), 16, 200])
 def test_float64_verdicts_do_not_depend_on_the_batch(digits, batch_size):
     model, data = digits
-    asked = {"precision": "fp64", "limit": 60, "checks": False}
-    first = evaluate(model, data, Threat("linf", EPS), PGD(steps=15), batch_size=60, **asked)
-    other = evaluate(model, data, Threat("linf", EPS), PGD(steps=15), batch_size=batch_size, shard_size=25, **asked)
+    asked = {"precision": "fp64", "limit": 30, "checks": False}
+    first = evaluate(model, data, Threat("linf", EPS), PGD(steps=10), batch_size=30, **asked)
+    other = evaluate(model, data, Threat("linf", EPS), PGD(steps=10), batch_size=batch_size, shard_size=25, **asked)
+    assert 0 < first.broken < first.n
     assert np.array_equal(first.outcomes.fooled, other.outcomes.fooled)
     assert np.array_equal(first.outcomes.steps_used, other.outcomes.steps_used)
 
@@ -92,8 +95,8 @@ def test_float64_verdicts_do_not_depend_on_the_batch(digits, batch_size):
 def test_float64_verdicts_do_not_depend_on_subset_or_order(digits):
     model, data = digits
     options = {"precision": "fp64", "batch_size": 16, "checks": False}
-    whole = evaluate(model, data, Threat("l2", 0.8), PGD(steps=15), limit=80, **options)
-    order = [71, 3, 40, 12, 5, 66, 21]
+    whole = evaluate(model, data, Threat("l2", 0.8), PGD(steps=15), limit=40, **options)
+    order = [31, 3, 29, 12, 5, 36, 21]
     part = evaluate(model, data, Threat("l2", 0.8), PGD(steps=15), indices=order, **options)
     assert part.outcomes.index.tolist() == order
     assert part.outcomes.fooled.tolist() == whole.outcomes.fooled[order].tolist()
@@ -107,8 +110,8 @@ def test_float32_verdicts_hardly_depend_on_the_batch(digits, norm, record_proper
     """At most 1 verdict in 1000, listed, but for those at the edge: rounding decides there, on each processor anew."""
     model, data = digits
     threat = Threat(norm, EPS if norm == "linf" else 0.8)
-    asked = {"limit": 250, "checks": False}
-    tables = [evaluate(model, data, threat, PGD(steps=10), batch_size=b, **asked).outcomes for b in (7, 64, 250)]
+    asked = {"limit": 100, "checks": False}
+    tables = [evaluate(model, data, threat, PGD(steps=10), batch_size=b, **asked).outcomes for b in (7, 32, 100)]
     different = sorted({int(i) for t in tables for i in np.flatnonzero(t.fooled != tables[0].fooled)})
     record_property("verdicts that differ with the batch size", str(different))
     # The edge: where the strongest point that float64 finds is within a hundredth of a typical margin.
@@ -131,8 +134,8 @@ def test_scaling_the_logits_by_a_power_of_two_changes_no_verdict(digits, power):
         def forward(self, x):
             return self.inner(x) * 2.0**power
 
-    plain = evaluate(model, data, Threat("linf", EPS), PGD(steps=15), limit=100)
-    scaled = evaluate(Scaled(), data, Threat("linf", EPS), PGD(steps=15), limit=100)
+    plain = evaluate(model, data, Threat("linf", EPS), PGD(steps=15), limit=60)
+    scaled = evaluate(Scaled(), data, Threat("linf", EPS), PGD(steps=15), limit=60)
     assert np.array_equal(plain.outcomes.fooled, scaled.outcomes.fooled)
     assert np.array_equal(plain.outcomes.steps_used, scaled.outcomes.steps_used)
 
@@ -146,8 +149,8 @@ def test_a_constant_added_to_the_logits_hardly_matters_in_float64(digits):
     def offset(x):
         return model(x.double()) + 1e4
 
-    plain = evaluate(lambda x: model(x.double()), data, Threat("linf", EPS), PGD(steps=15))
-    moved = evaluate(offset, data, Threat("linf", EPS), PGD(steps=15))
+    plain = evaluate(lambda x: model(x.double()), data, Threat("linf", EPS), PGD(steps=15), limit=200)
+    moved = evaluate(offset, data, Threat("linf", EPS), PGD(steps=15), limit=200)
     assert (plain.outcomes.fooled != moved.outcomes.fooled).sum() <= len(plain.outcomes) / 1000
 
 
@@ -162,6 +165,7 @@ class Everything(nn.Module):
         return self.body(x)
 
 
+@pytest.mark.checked
 def test_nothing_global_changes():
     """Random state, grad mode, default dtype, and the model's modes, dtypes and requires_grad."""
     torch.manual_seed(5)
@@ -370,6 +374,7 @@ class Moving(nn.Module):
         return self.inner(x)
 
 
+@pytest.mark.checked
 def test_averages_moved_in_a_forward_pass_are_put_back():
     model, threat = Moving(), Threat("linf", 0.01)
     x, y = examples(model.inner, 6)

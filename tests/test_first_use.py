@@ -21,6 +21,8 @@ from tmifpe.cli import app
 from tmifpe.run import bar
 from tmifpe.run.result import Flag
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 THREAT, ATTACK = Threat("linf", 0.05), PGD(steps=5)
 SRC = Path(tmifpe.__file__).parent
 
@@ -125,6 +127,8 @@ def given() -> torch.Tensor:
     return PGD(steps=10)(Honest(), x, y, THREAT)
 
 
+@pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_given_examples_are_all_tried_and_united_with_the_run():
     x, y = labelled(80)
     model, adv = Wrapped(quantise), given()
@@ -182,6 +186,8 @@ def test_an_audit_does_not_contradict_itself():
 # Advice.
 
 
+@pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_nobody_is_told_to_try_what_the_run_has_tried():
     flags = {flag.name: flag.advice for flag in evaluate(Wrapped(quantise), labelled(), THREAT, ATTACK).flags}
     assert "`loss" not in flags["zero-gradients"]

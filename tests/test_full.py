@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -111,27 +112,43 @@ class TestNear:
         assert isinstance(spec, RunSpec)
 
 
+def shortened(stage: Any) -> Any:
+    inner = get_attack(stage.attack) if isinstance(stage, Near) else stage
+    inner = dataclasses.replace(inner, steps=max(4, inner.steps // 5))
+    return dataclasses.replace(stage, attack=inner) if isinstance(stage, Near) else inner
+
+
 class TestFull:
     def digits(self, limit: int = 24) -> tuple[tmifpe.Classifier, Data]:
         return tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=limit)
 
-    @pytest.mark.numerical
-    @pytest.mark.convolutional
-    def test_outcomes_do_not_depend_on_batch_shard_or_order(self):
-        model, data = self.digits()
+    def check_cuts(self, attack: Sequence, cuts: list[tuple[int, int]]) -> None:
+        """Rows that are broken at once, late, by a later stage, and not at all, after one stage and after several."""
+        rows = [0, 1, 6, 8, 28, 29]
+        model, data = self.digits(30)
         asked = {"precision": "fp64", "checks": False}
-        whole = tmifpe.evaluate(model, data, THREAT, full(), **asked).outcomes
+        result = tmifpe.evaluate(model, data, THREAT, attack, indices=rows, **asked)
+        whole = result.outcomes
         assert 0 < whole.fooled.sum() < len(whole)
-        for batch, shard in ((1, 24), (7, 5), (64, 24)):
-            part = tmifpe.evaluate(model, data, THREAT, full(), batch_size=batch, shard_size=shard, **asked).outcomes
+        assert sum(stage.examples > 0 for stage in result.stages) >= 4
+        for batch, shard in cuts:
+            cut = {"batch_size": batch, "shard_size": shard}
+            part = tmifpe.evaluate(model, data, THREAT, attack, indices=rows, **cut, **asked).outcomes
             for name in ("fooled", "stage", "steps_used"):
                 assert (getattr(part, name) == getattr(whole, name)).all(), (batch, shard, name)
-        order = list(reversed(range(24)))
-        turned = tmifpe.evaluate(model, data, THREAT, full(), indices=order, **asked).outcomes
+        turned = tmifpe.evaluate(model, data, THREAT, attack, indices=rows[::-1], **asked).outcomes
         assert (turned.fooled[::-1] == whole.fooled).all()
 
+    def test_outcomes_do_not_depend_on_batch_shard_or_order(self):
+        self.check_cuts(full(), [(4, 3)])
+
+    @pytest.mark.numerical
+    @pytest.mark.convolutional
+    def test_nor_do_those_of_its_stages_with_a_fifth_of_the_steps(self):
+        self.check_cuts(Sequence(tuple(shortened(stage) for stage in full().stages)), [(1, 6), (4, 3)])
+
     def test_costs_add_up_and_no_broken_example_is_attacked_again(self):
-        model, data = self.digits(100)
+        model, data = self.digits(60)
         result = tmifpe.evaluate(model, data, THREAT, full(), checks=False)
         stages = result.stages
         assert len(stages) == len(full().stages)
@@ -147,7 +164,7 @@ class TestFull:
         assert told[0]["attack"].startswith("pgd(")
 
     def test_is_the_default_and_stored_with_its_stages(self, tmp_path):
-        model, data = self.digits()
+        model, data = self.digits(4)
         found = tmifpe.evaluate(model, data, THREAT, store=tmp_path, checks=False)
         assert found.spec.attacks == tuple(attack_spelling(stage) for stage in full().stages)
         again = tmifpe.evaluate(model, data, THREAT, "full", store=tmp_path, checks=False)
@@ -156,7 +173,7 @@ class TestFull:
         assert "full" in repr(found)
 
     def test_targeted_runs_skip_what_cannot_be_targeted_and_say_so(self):
-        model, data = self.digits()
+        model, data = self.digits(4)
         found = tmifpe.evaluate(model, data, THREAT, targets="second", checks=False)
         assert any("multi-targeted was skipped" in note for note in found.notes)
         assert len(found.spec.attacks) == len(full().stages) - 1
@@ -164,7 +181,7 @@ class TestFull:
             tmifpe.evaluate(model, data, THREAT, "multi-targeted", targets="second")
 
     def test_strongest_points_are_at_least_those_of_its_first_stage(self):
-        model, data = self.digits()
+        model, data = self.digits(4)
         asked = {"mode": "strongest", "checks": False}
         first = tmifpe.evaluate(model, data, THREAT, full().stages[0], **asked).outcomes
         whole = tmifpe.evaluate(model, data, THREAT, **asked).outcomes

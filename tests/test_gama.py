@@ -14,7 +14,7 @@ from tmifpe.attacks import GAMA, PGD, Loop, Problem, Queries, get_attack
 from tmifpe.attacks.schedules import get_schedule
 from tmifpe.core.errors import InputError
 
-pytestmark = pytest.mark.numerical
+pytestmark = [pytest.mark.numerical, pytest.mark.usefixtures("unchecked")]
 
 
 def problem_of(model: Linear, n: int, threat: Threat, targets: Tensor | None = None) -> Problem:

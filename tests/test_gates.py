@@ -37,6 +37,7 @@ def constant() -> nn.Module:
     return nn.Sequential(nn.Flatten(), model)
 
 
+@pytest.mark.usefixtures("not_led_in")
 def test_a_model_that_guesses_does_not_pass_a_low_gate() -> None:
     data = tmifpe.load_data("digits", limit=100)
     found = tmifpe.evaluate(constant(), data, THREAT, tmifpe.PGD(steps=1))
@@ -47,6 +48,7 @@ def test_a_model_that_guesses_does_not_pass_a_low_gate() -> None:
     assert not Gates().missed(found), "nothing was asked"
 
 
+@pytest.mark.usefixtures("not_led_in")
 def test_gates_on_clean_accuracy_interval_and_flags() -> None:
     model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=24)
     options: dict[str, Any] = {"attack": tmifpe.PGD(steps=3)}
@@ -72,6 +74,7 @@ def _mislabelled(data: tmifpe.Data) -> tuple[torch.Tensor, torch.Tensor]:
     return images, torch.cat([(labels[:1] + 1) % 10, labels[1:]])
 
 
+@pytest.mark.usefixtures("not_led_in")
 def test_gates_of_the_command_line(tmp_path: Path) -> None:
     report, text = tmp_path / "report.xml", tmp_path / "summary.md"
     files = ["--junit", str(report), "--summary", str(text)]

@@ -121,15 +121,15 @@ def test_naive_has_the_same_direction_times_c(z: Tensor, labels: Tensor) -> None
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_scaling_by_powers_of_two_changes_no_bit(k: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(k)
-    z = torch.randn(64, k, generator=generator).to(dtype)
+    z = torch.randn(20, k, generator=generator).to(dtype)
     z[0] = z[0, 0]  # all tied
     z[1] = 0.0
     z[2, :2] = 3.0  # tied at the top
-    for aim in (z.argmax(dim=1), z.argmin(dim=1), torch.arange(64) % k):
+    for aim in (z.argmax(dim=1), z.argmin(dim=1), torch.arange(20) % k):
         for targets in (None, aim):
             want = gradient("tmifpe", z, aim, targets)
             assert torch.isfinite(want).all()
-            for power in (-20, -13, -6, -1, 1, 2, 7, 20):
+            for power in (-20, -13, -1, 7, 20):
                 assert torch.equal(gradient("tmifpe", z * 2.0**power, aim, targets), want)
 
 

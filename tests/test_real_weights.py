@@ -20,11 +20,12 @@ def fast_at(shared):
     return model, f"mnist:{shared / 'data/mnist'}"
 
 
-def test_clean_accuracy_is_the_papers(fast_at):
+def test_clean_accuracy_of_the_first_thousand(fast_at):
+    """That of all 10,000 is the paper's 98.50: test_models_real.py, and below where all are attacked."""
     model, data = fast_at
-    result = tmifpe.evaluate(model, tmifpe.load_data(data), Threat("linf", 0.0), "fgsm")
+    result = tmifpe.evaluate(model, tmifpe.load_data(data, limit=1000), Threat("linf", 0.0), "fgsm", checks=False)
     # The closest of the 10,000 decisions is 0.015 wide; rounding moves these logits by about 5e-6.
-    assert round(100 * result.clean_accuracy, 2) == 98.50
+    assert result.outcomes.correct.sum() == 983
     assert result.broken == 0
 
 
@@ -46,22 +47,22 @@ def test_the_first_512_images_of_the_row(fast_at, loss):
 def test_modes_agree_on_real_weights(fast_at):
     """In float64: the modes fill their batches differently, and in float32 that may turn a verdict at the edge."""
     model, data = fast_at
-    part = tmifpe.load_data(data, limit=50)
+    part = tmifpe.load_data(data, limit=20)
     attack = tmifpe.PGD(steps=20)
     tables = [
-        tmifpe.evaluate(model, part, Threat("linf", 0.3), attack, mode=mode, precision="fp64").outcomes
+        tmifpe.evaluate(model, part, Threat("linf", 0.3), attack, mode=mode, precision="fp64", checks=False).outcomes
         for mode in ("verdict", "strongest")
     ]
     assert np.array_equal(tables[0].fooled, tables[1].fooled)
-    assert 0 < tables[0].fooled.sum() < 50
+    assert 0 < tables[0].fooled.sum() < 20
 
 
-@pytest.mark.parametrize(
-    "loss", [pytest.param(loss, marks=pytest.mark.slow if loss == "tmifpe" else pytest.mark.long) for loss in PRINTED]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("loss", list(PRINTED))
 def test_the_full_row_is_within_two_fifths_of_a_point(fast_at, loss, record_property):
     model, data = fast_at
     result = tmifpe.evaluate(model, tmifpe.load_data(data), Threat("linf", 0.3), tmifpe.PGD(loss=loss), batch_size=512)
     robust = 100 * result.robust_accuracy
     record_property(loss, robust)
     assert abs(robust - PRINTED[loss]) <= 0.40
+    assert round(100 * result.clean_accuracy, 2) == 98.50

@@ -33,7 +33,7 @@ from tmifpe.testing import assert_robust
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path, monkeypatch) -> Path:
+def store(tmp_path, monkeypatch, unchecked) -> Path:
     monkeypatch.setenv("TMIFPE_STORE", str(tmp_path / "runs"))
     return tmp_path / "runs"
 
@@ -97,8 +97,8 @@ def test_runs_list_and_show(store):
     assert "Not finished: 16 of 48" in call("runs", "show", two["run"]).stdout
 
 
-def test_superseded_runs_have_names(store):
-    ask(store)
+def test_superseded_runs_have_names(store, stored):
+    stored(store)
     ask(store, fresh=True)
     (current,) = told("runs", "list")["runs"]
     old, new = told("runs", "list", "--all")["runs"]
@@ -111,7 +111,7 @@ def test_superseded_runs_have_names(store):
 
 def test_runs_compare(store):
     ask(store, attack=tmifpe.PGD(loss="ce", steps=1, random_start=False))
-    ask(store, attack=tmifpe.PGD(steps=30))
+    ask(store, attack=tmifpe.PGD(steps=10))
     weak, strong = (run.key for run in Store(store).runs())
     found = told("runs", "compare", weak, strong)
     assert found["only_first"] == 0
@@ -122,8 +122,8 @@ def test_runs_compare(store):
     assert "not on the same examples" in call("runs", "compare", weak, other, code=2).stderr
 
 
-def test_runs_rm(store):
-    ask(store)
+def test_runs_rm(store, stored):
+    stored(store)
     ask(store, seed=1)
     first, second = (run.key for run in Store(store).runs())
     call("runs", "rm", first, "ffff", code=2)
@@ -139,14 +139,14 @@ def test_runs_rm(store):
 
 
 @pytest.mark.parametrize("name", ["../etc", "zz", "abc", "0000", "x" * 100, "", "0000.0", "%"])
-def test_unknown_names_give_a_sentence(store, name):
-    ask(store)
+def test_unknown_names_give_a_sentence(store, stored, name):
+    stored(store)
     for verb in ("show", "rm", "export"):
         assert "Traceback" not in call("runs", verb, name, code=2).stderr
 
 
-def test_export_formats(store, tmp_path):
-    result = ask(store)
+def test_export_formats(store, stored, tmp_path):
+    result = stored(store)
     key = result.spec.key()
     rows = list(csv.DictReader(io.StringIO(call("runs", "export", key).stdout)))
     assert [int(row["index"]) for row in rows] == result.outcomes.index.tolist()
@@ -177,7 +177,7 @@ def test_export_for_robustbench(store, tmp_path):
     x, labels = data.fetch(range(N))
     order = torch.randperm(N, generator=torch.Generator().manual_seed(0)).tolist()
     result = tmifpe.evaluate(
-        model, (x, labels), THREAT, tmifpe.PGD(steps=6), indices=order, shard_size=SHARD, store=store, checks=False
+        model, (x, labels), THREAT, tmifpe.PGD(steps=3), indices=order, shard_size=SHARD, store=store, checks=False
     )
     call("runs", "export", result.spec.key(), "--robustbench", tmp_path / "adv.pt")
     images = torch.load(tmp_path / "adv.pt", weights_only=True)
@@ -194,9 +194,9 @@ def test_export_for_robustbench(store, tmp_path):
 
 def test_robustbench_wants_the_whole_test_set(store):
     with pytest.raises(Killed):
-        ask(store, limit=None, shard_size=100, progress=killed_after(250))
+        ask(store, limit=None, shard_size=100, batch_size=100, attack="fgsm", progress=killed_after(250))
     ask(store)
-    ask(store, targets="second", limit=None, shard_size=500, attack=tmifpe.PGD(steps=1))
+    ask(store, targets="second", limit=None, shard_size=500, batch_size=500, attack="fgsm")
     unfinished, part, targeted = Store(store).runs()
     for run, said in ((unfinished, "not finished: 200 of 500"), (part, "48 of the 500"), (targeted, "targeted")):
         with pytest.raises(InputError, match=said):
@@ -217,8 +217,8 @@ def test_junit(tmp_path, store):
     assert suite.find("testcase/failure") is None
 
 
-def test_junit_has_the_flags_if_strict():
-    result = ask()
+def test_junit_has_the_flags_if_strict(stored, tmp_path):
+    result = stored(tmp_path)
     flagged = replace(result, flags=(tmifpe.Flag("masked", "what was seen.", "What to do."),))
     for one, strict, tests, failures in ((result, True, 2, 0), (flagged, True, 2, 1), (flagged, False, 1, 0)):
         suite = ET.fromstring(junit_xml(one, Gates(0.0, strict=strict)))
@@ -227,8 +227,8 @@ def test_junit_has_the_flags_if_strict():
         assert len(suite.findall("testcase/failure")) == failures
 
 
-def test_junit_escapes_what_xml_cannot_say():
-    result = ask()
+def test_junit_escapes_what_xml_cannot_say(stored, tmp_path):
+    result = stored(tmp_path)
     name = "<script>&\"'\x00\x1b[31m\ud800\uffff]]>"
     named = replace(result, spec=replace(result.spec, model=name))
     case = ET.fromstring(junit_xml(named, Gates(1.0)).encode()).find("testcase")
@@ -237,7 +237,7 @@ def test_junit_escapes_what_xml_cannot_say():
 
 def test_assert_robust():
     model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=N)
-    options = {"attack": tmifpe.PGD(steps=6), "checks": False}
+    options = {"attack": tmifpe.PGD(steps=3), "checks": False}
     result = assert_robust(model, data, THREAT, at_least=0.1, **options)
     broken = [row for row in result.outcomes if row.fooled]
     assert broken

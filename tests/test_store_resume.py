@@ -35,9 +35,10 @@ def test_stored_run_equals_the_one_that_was_not_stored(tmp_path, reference):
     assert 0 < stored.broken < stored.n
 
 
-@pytest.mark.numerical
-@pytest.mark.convolutional
-@pytest.mark.parametrize("done", [0, 7, 8, 20, 40, 47])
+NUMERICAL = (pytest.mark.numerical, pytest.mark.convolutional)
+
+
+@pytest.mark.parametrize("done", [0, 7, 8, pytest.param(20, marks=NUMERICAL), 40, pytest.param(47, marks=NUMERICAL)])
 def test_resumed_run_equals_the_uninterrupted_one(tmp_path, reference, done):
     with pytest.raises(Killed):
         ask(tmp_path, progress=killed_after(done))
@@ -122,7 +123,7 @@ def test_finished_run_is_returned_without_asking_the_model(tmp_path):
     model = tmifpe.load_model("digits-robust")
     model.module.forward = dead
     again = tmifpe.evaluate(
-        model, tmifpe.load_data("digits"), THREAT, tmifpe.PGD(steps=6), limit=N, store=tmp_path, batch_size=24
+        model, tmifpe.load_data("digits"), THREAT, tmifpe.PGD(steps=3), limit=N, store=tmp_path, batch_size=24
     )
     assert same(first, again)
     assert again.resumed == N
@@ -132,8 +133,9 @@ def test_finished_run_is_returned_without_asking_the_model(tmp_path):
     assert (again.flags, again.check_forwards) == (first.flags, first.check_forwards)
 
 
-def test_checks_that_came_later_are_stored(tmp_path):
-    ask(tmp_path)
+@pytest.mark.usefixtures("not_led_in")
+def test_checks_that_came_later_are_stored(tmp_path, stored):
+    stored(tmp_path)
     assert Store(tmp_path).runs()[0].result["check_forwards"] == 0
     again = ask(tmp_path, checks=True)
     assert again.resumed == N
@@ -142,15 +144,15 @@ def test_checks_that_came_later_are_stored(tmp_path):
     assert Store(tmp_path).runs()[0].result["check_forwards"] > 0, "a run without checks does not take flags away"
 
 
-def test_another_question_is_another_run(tmp_path):
-    ask(tmp_path)
-    for change in ({"seed": 1}, {"limit": N - 1}, {"mode": "strongest"}, {"attack": tmifpe.PGD(steps=5)}):
+def test_another_question_is_another_run(tmp_path, stored):
+    stored(tmp_path)
+    for change in ({"seed": 1}, {"limit": N - 1}, {"mode": "strongest"}, {"attack": tmifpe.PGD(steps=2)}):
         assert ask(tmp_path, **change).resumed == 0
     assert len(Store(tmp_path).runs()) == 5
 
 
-def test_fresh_repeats_and_keeps_the_old_run(tmp_path):
-    first = ask(tmp_path)
+def test_fresh_repeats_and_keeps_the_old_run(tmp_path, stored):
+    first = stored(tmp_path)
     again = ask(tmp_path, fresh=True)
     assert again.resumed == 0
     assert same(first, again)
@@ -178,12 +180,14 @@ def test_strongest_mode_and_targets_resume_too(tmp_path):
 def test_compare_stores_every_run(tmp_path):
     model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=16)
     options = {"losses": ["ce", "tmifpe"], "attack": tmifpe.PGD(steps=3), "seeds": (0, 1), "store": tmp_path}
+    options["checks"] = False
     tmifpe.compare(model, data, THREAT, **options)
     again = tmifpe.compare(model, data, THREAT, **options)
     assert [result.resumed for results in again.results.values() for result in results] == [16] * 4
     assert len(Store(tmp_path).runs()) == 4
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_callable_needs_a_name(tmp_path):
     def model(x):
         return x.flatten(1)[:, :3]
@@ -196,8 +200,8 @@ def test_a_callable_needs_a_name(tmp_path):
         assert result.resumed == resumed
 
 
-def test_a_run_says_what_it_was_computed_with(tmp_path):
-    ask(tmp_path)
+def test_a_run_says_what_it_was_computed_with(tmp_path, stored):
+    stored(tmp_path)
     (run,) = Store(tmp_path).runs()
     (session,) = Store(tmp_path).sessions(run)
     assert session.versions["torch"] == torch.__version__
@@ -206,8 +210,8 @@ def test_a_run_says_what_it_was_computed_with(tmp_path):
     assert session.shards == N // SHARD
 
 
-def test_database_is_wal_and_holds_every_column(tmp_path):
-    ask(tmp_path)
+def test_database_is_wal_and_holds_every_column(tmp_path, stored):
+    stored(tmp_path)
     connection = sqlite3.connect(tmp_path / "runs.sqlite")
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     columns = [row[1] for row in connection.execute("PRAGMA table_info(outcomes)")]
@@ -272,8 +276,8 @@ def test_a_lock_file_removed_at_the_wrong_moment(tmp_path, monkeypatch):
     first.release()
 
 
-def test_result_of_a_stored_run_is_the_result(tmp_path):
-    first = ask(tmp_path)
+def test_result_of_a_stored_run_is_the_result(tmp_path, stored):
+    first = stored(tmp_path)
     (run,) = Store(tmp_path).runs()
     read = Store(tmp_path).result(run)
     assert same(read, first)
@@ -292,7 +296,10 @@ def test_models_that_differ_in_more_than_tensors_are_different_runs(tmp_path):
     for layer in (nn.ReLU(), nn.Tanh(), nn.LeakyReLU(0.1), nn.LeakyReLU(0.2)):
         result = tmifpe.evaluate(made(layer), data, Threat("linf", 0.1), PGD(steps=1), store=tmp_path, checks=False)
         assert result.resumed == 0
-    assert tmifpe.evaluate(made(nn.Tanh()), data, Threat("linf", 0.1), PGD(steps=1), store=tmp_path).resumed == 12
+    assert (
+        tmifpe.evaluate(made(nn.Tanh()), data, Threat("linf", 0.1), PGD(steps=1), store=tmp_path, checks=False).resumed
+        == 12
+    )
 
 
 def test_a_loaded_model_whose_weights_were_changed_is_another_run(tmp_path):
@@ -303,5 +310,6 @@ def test_a_loaded_model_whose_weights_were_changed_is_another_run(tmp_path):
         for change in (0.0, 1e-3):
             with torch.no_grad():
                 next(iter(model.module.parameters())).add_(change)
-            resumed.append(tmifpe.evaluate(model, data, Threat("linf", 0.15), PGD(steps=1), store=tmp_path).resumed)
+            found = tmifpe.evaluate(model, data, Threat("linf", 0.15), PGD(steps=1), store=tmp_path, checks=False)
+            resumed.append(found.resumed)
     assert resumed == [0, 0, 12, 12]

@@ -22,7 +22,7 @@ from tmifpe.store import Store
 pytestmark = pytest.mark.slow
 
 N, SHARD, KILLS = 500, 5, 20
-WORDS = ["evaluate", "digits-robust", "--eps", "0.1", "--steps", "10", "--batch-size", "5", "--no-checks"]
+WORDS = ["evaluate", "digits-robust", "--eps", "0.1", "--steps", "5", "--batch-size", "5", "--no-checks"]
 WORDS += ["--shard-size", str(SHARD), "--json"]
 
 
@@ -155,10 +155,10 @@ def wait_until(store: Path, process: Forked, sessions: int, done: int) -> None:
 
 
 def load(examples: int, store: Path) -> dict[str, float]:
-    """What storing so many examples takes, in a process of its own. Ten steps: it does not depend on them."""
+    """What storing so many examples takes, in a process of its own. Two steps: it does not depend on them."""
     script = Path(__file__).with_name("store_load.py")
     done = subprocess.run(
-        [sys.executable, str(script), str(examples), "10", str(store)],
+        [sys.executable, str(script), str(examples), "2", str(store)],
         env=environment(store) | {"PYTHONPATH": str(script.parent.parent)},
         capture_output=True,
         text=True,

@@ -16,7 +16,7 @@ from tmifpe.attacks import Queries
 from tmifpe.attacks.hooks.straight_through import through_identity
 from tmifpe.run.spec import RunSpec
 
-pytestmark = pytest.mark.numerical
+pytestmark = [pytest.mark.numerical, pytest.mark.usefixtures("unchecked")]
 
 LINF = Threat("linf", 0.05)
 X = images(24)

@@ -19,6 +19,8 @@ from tmifpe.paper.rows import choose_rows, paper_rows
 from tmifpe.paper.table1 import printed_value
 from tmifpe.report import table1 as report
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 LOSSES = ["ce", "cw", "dlr", "gama", "mifpe", "tmifpe", "autoattack"]
 
 

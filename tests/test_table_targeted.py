@@ -11,6 +11,8 @@ import tmifpe
 from tmifpe import PGD, Threat
 from tmifpe.cli import app
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 WORDS = ["table-targeted", "digits-robust", "--eps", "0.2", "--limit", "24", "--steps", "5", "--no-store"]
 
 

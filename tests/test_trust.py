@@ -25,6 +25,8 @@ from tmifpe.core.stats import student
 from tmifpe.run.outcomes import Mark, Outcomes
 from tmifpe.run.result import Flag
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 THREAT = Threat("linf", 0.05)
 ATTACK = PGD(steps=8)
 
@@ -52,6 +54,7 @@ class Unsteady(nn.Module):
 MODELS = [Honest, lambda: Wrapped(noise), lambda: Wrapped(drop), lambda: Normed(train=True), lambda: Wrapped(quantise)]
 
 
+@pytest.mark.checked
 @pytest.mark.parametrize("make", MODELS)
 def test_checks_change_no_outcome(make):
     with_checks = evaluate(make(), labelled(), THREAT, ATTACK)
@@ -62,6 +65,7 @@ def test_checks_change_no_outcome(make):
     assert without.flags == ()
 
 
+@pytest.mark.checked
 def test_checks_ask_about_few_examples_and_count_them():
     seen: list[Tensor] = []
     inner = Wrapped(quantise)  # nothing breaks: every check has survivors to look at
@@ -77,6 +81,7 @@ def test_checks_ask_about_few_examples_and_count_them():
     assert result.check_forwards <= 140 * LARGEST  # 100 of them in the whole box, of what withstood 20 steps there
 
 
+@pytest.mark.checked
 def test_a_model_and_the_callers_generators_are_left_alone():
     states = [random.getstate(), np.random.get_state(), torch.get_rng_state()]
     model = Normed(train=True).train()
@@ -103,6 +108,7 @@ def test_a_randomised_model_gives_the_same_answer_again():
     assert not same(first.outcomes, other.outcomes)
 
 
+@pytest.mark.checked
 def test_repeats_report_a_mean_and_an_interval():
     result = evaluate(Wrapped(noise), labelled(), THREAT, ATTACK, eot=4, repeats=6)
     assert len(result.repeated) == 6
@@ -224,6 +230,7 @@ def _own_store(tmp_path, monkeypatch):
     monkeypatch.setenv("TMIFPE_STORE", str(tmp_path / "runs"))
 
 
+@pytest.mark.checked
 def test_strict_turns_flags_into_exit_3():
     code, out, err = run("digits-distilled", "--loss", "ce", "--strict", "--json")
     assert code == 3
@@ -235,6 +242,8 @@ def test_strict_turns_flags_into_exit_3():
     assert run("digits-robust", "--strict")[0] == 0
 
 
+@pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_no_checks_no_flags():
     code, out, _ = run("digits-distilled", "--loss", "ce", "--no-checks", "--json")
     assert code == 0
@@ -243,6 +252,8 @@ def test_no_checks_no_flags():
     assert run("digits-robust", "--strict", "--no-checks")[0] == 2
 
 
+@pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_the_table_shows_draws_the_second_opinion_and_flags():
     code, out, _ = run("digits-distilled", "--loss", "ce", "--repeats", "3", "--verify", "float64")
     assert code == 0
@@ -251,6 +262,8 @@ def test_the_table_shows_draws_the_second_opinion_and_flags():
     assert "flag: gradient-lost" in out
 
 
+@pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_transferred_examples_from_a_file(tmp_path):
     file = str(tmp_path / "adv.safetensors")
     assert run("digits-distilled", "--save-adv", file)[0] == 0
@@ -262,6 +275,8 @@ def test_transferred_examples_from_a_file(tmp_path):
     assert (code, "cannot read adversarial examples" in err) == (2, True)
 
 
+@pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_compare_has_the_trust_options():
     words = ["digits-distilled", "--losses", "ce,tmifpe", "--limit", "40", "--steps", "5", "--eps", "0.1", "--strict"]
     result = CliRunner().invoke(app, ["compare", *words, "--verify", "float64", "--repeats", "2", "--json"])
@@ -279,6 +294,8 @@ def test_compare_has_the_trust_options():
     assert CliRunner().invoke(app, ["compare", *honest]).exit_code == 0
 
 
+@pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_advice_names_options_as_the_reader_types_them():
     _, out, _ = run("digits-distilled", "--loss", "ce", "--json")
     told = " ".join(flag["advice"] for flag in json.loads(out)["flags"])
@@ -315,6 +332,8 @@ def test_every_option_that_a_flag_names_exists(name):
     assert {f"--{word}" for word in words} <= {option for parameter in verb.params for option in parameter.opts}
 
 
+@pytest.mark.checked
+@pytest.mark.usefixtures("not_led_in")
 def test_results_are_shown_in_one_line():
     model, data = tmifpe.load_model("digits-distilled"), tmifpe.load_data("digits", limit=40)
     compared = tmifpe.compare(model, data, THREAT, ["ce", "tmifpe"], PGD(steps=5))

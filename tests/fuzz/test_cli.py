@@ -281,18 +281,18 @@ def call(words: list[str]) -> Any:
     return result
 
 
-@fuzz(20, 150, words=calls(("evaluate",)))
+@fuzz(20, 80, words=calls(("evaluate",)))
 def test_evaluate(words: list[str]) -> None:
     call(words)
 
 
-@fuzz(8, 70, words=calls(("evaluate", "compare", "table-targeted")))
+@fuzz(8, 40, words=calls(("evaluate", "compare", "table-targeted")))
 def test_stored_runs_are_whole(words: list[str]) -> None:
     call([word for word in words if word != "--no-store"])
     check_stores()
 
 
-@fuzz(12, 100, words=calls(("compare", "audit", "table-targeted", "verify")))
+@fuzz(12, 60, words=calls(("compare", "audit", "table-targeted", "verify")))
 def test_other_measurements(words: list[str]) -> None:
     call(words)
 
@@ -302,12 +302,12 @@ def test_plans(words: list[str]) -> None:
     call(words)
 
 
-@fuzz(12, 130, words=calls(("theory", "list", "figure1", "table1")))
+@fuzz(12, 70, words=calls(("theory", "list", "figure1", "table1")))
 def test_quick_verbs(words: list[str]) -> None:
     call(words)
 
 
-@fuzz(12, 90, words=calls(tuple(name for name in BASE if name.startswith("runs "))), real=st.integers(0, 2))
+@fuzz(12, 50, words=calls(tuple(name for name in BASE if name.startswith("runs "))), real=st.integers(0, 2))
 def test_runs(words: list[str], real: int) -> None:
     """On a store that is there, with names that are there and names that are not."""
     if not Path("store/runs.sqlite").is_file():

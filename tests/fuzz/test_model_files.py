@@ -134,7 +134,7 @@ def script_bytes(folder: Path = Path()) -> bytes:
     return save_script(folder / "good.pt", tiny()).read_bytes()
 
 
-@fuzz(12, 180, spoil=damage() | damage_inside() | damage_inside())
+@fuzz(12, 90, spoil=damage() | damage_inside() | damage_inside())
 def test_torchscript(spoil: Spoil) -> None:
     Path("m.pt").write_bytes(spoil(script_bytes()))
     in_a_process(lambda: tried(lambda: gives_logits("m.pt")))
@@ -145,7 +145,7 @@ def program_bytes(folder: Path = Path()) -> bytes:
     return save_pt2(folder / "good.pt2", tiny(), batch=2).read_bytes()
 
 
-@fuzz(4, 80, spoil=damage() | damage_inside() | damage_inside())
+@fuzz(4, 40, spoil=damage() | damage_inside() | damage_inside())
 def test_exported_program(spoil: Spoil) -> None:
     Path("m.pt2").write_bytes(spoil(program_bytes()))
     tried(lambda: gives_logits("m.pt2"))

@@ -67,7 +67,7 @@ def rendered(thing: Any) -> str:
     return shown
 
 
-@fuzz(10, 120, name=NAMES)
+@fuzz(10, 60, name=NAMES)
 def test_tables_show_names_as_they_are(name: str) -> None:
     short = harmless(name)[:12].replace("\\", "/")  # rich itself shows some backslashes twice, and others not
     for table in (result_table(named(short)), comparison_table(short, Comparison({short: (named(short),)}, (0,)))):

@@ -108,7 +108,7 @@ def resume(folder: Path) -> None:
     assert result is None or same(result, truth())
 
 
-@fuzz(10, 130, spoil=damage())
+@fuzz(10, 70, spoil=damage())
 def test_damaged_database(spoil: Spoil) -> None:
     folder = copied()
     database = folder / "runs.sqlite"
@@ -117,7 +117,7 @@ def test_damaged_database(spoil: Spoil) -> None:
     resume(folder)
 
 
-@fuzz(8, 80, spoil=damage(), which=st.integers(0, 4), mend=st.booleans())
+@fuzz(8, 40, spoil=damage(), which=st.integers(0, 4), mend=st.booleans())
 def test_damaged_shard(spoil: Spoil, which: int, mend: bool) -> None:
     folder = copied()
     shards = sorted((folder / "adv").rglob("*.safetensors"))
@@ -152,7 +152,7 @@ RANDOM = st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5) | st.binary(max_
 VALUES = st.sampled_from([*NUMBERS, *TEXTS, *JSONS]) | RANDOM
 
 
-@fuzz(12, 180, cell=CELLS, value=VALUES)
+@fuzz(12, 100, cell=CELLS, value=VALUES)
 def test_any_value_in_any_cell(cell: tuple[str, str], value: Any) -> None:
     folder = copied()
     with closing(sqlite3.connect(folder / "runs.sqlite")) as connection:

@@ -108,7 +108,7 @@ def test_evaluate(made: Made, labels: tuple[str, list[int]], norm: str, eps: flo
     check_result(result, scaled[rows], threat)
 
 
-@fuzz(8, 70, made=tensors(IMAGES, good=0.9), labels=st.tuples(st.just("fitting"), LABELS), norm=NORMS, eps=EPS)
+@fuzz(8, 40, made=tensors(IMAGES, good=0.9), labels=st.tuples(st.just("fitting"), LABELS), norm=NORMS, eps=EPS)
 def test_evaluate_with_checks(made: Made, labels: tuple[str, list[int]], norm: str, eps: float) -> None:
     x, threat = made.tensor, tmifpe.Threat(norm, eps)
     y = labels_for(x, *labels)
@@ -254,7 +254,7 @@ MODELS = st.sampled_from(
 )
 
 
-@fuzz(15, 100, model=MODELS, verb=st.sampled_from(["evaluate", "audit", "compare"]), threat=st.sampled_from([0, 0.3]))
+@fuzz(15, 60, model=MODELS, verb=st.sampled_from(["evaluate", "audit", "compare"]), threat=st.sampled_from([0, 0.3]))
 def test_models_of_any_kind(model: Any, verb: str, threat: float) -> None:
     data = (torch.full((2, *SHAPE), 0.5) + torch.arange(4).reshape(1, 1, 2, 2) / 10, torch.tensor([2, 1]))
     broken = isinstance(model, nn.Linear | nn.Identity) and not any(p.is_meta for p in model.parameters())

@@ -8,6 +8,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,10 @@ from numpy.typing import NDArray
 from tmifpe.attacks.hooks.layer_gradient import LayerGradient
 from tmifpe.audits.advice import advice, layer_advice
 from tmifpe.audits.gradient_errors import Finding, Flags, GradientErrors, Reals, summarise
+from tmifpe.audits.shown import audit_sheet, plot_audit
 from tmifpe.core.errors import InputError, shorten
+from tmifpe.core.shown.formats import sheet_html, sheet_latex, sheet_markdown
+from tmifpe.run.shown.plot import save_figure
 from tmifpe.theory.formats import format_of
 from tmifpe.version import __version__
 
@@ -135,6 +139,24 @@ class Audit:
                     **_row("logits", cell.logits, i),
                     **_row("input", cell.input, i),
                 }
+
+    def to_markdown(self) -> str:
+        """What every loss loses in every precision in Markdown."""
+        return "\n\n".join(map(sheet_markdown, [audit_sheet(self)]))
+
+    def to_latex(self) -> str:
+        """The same in LaTeX: a `tabular` each, without packages."""
+        return "\n\n".join(map(sheet_latex, [audit_sheet(self)]))
+
+    def _repr_html_(self) -> str:
+        return "".join(map(sheet_html, [audit_sheet(self)]))
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """The gaps with the thresholds of CE, and what each loss loses. Returns a matplotlib figure (extra `plots`).
+
+        It is also written to `path` if one is given.
+        """
+        return save_figure(plot_audit(self), path)
 
     def __repr__(self) -> str:
         measured = f"{', '.join(self.losses)} in {', '.join(self.precisions)}"

@@ -88,6 +88,7 @@ def _register() -> None:
         theory,
         verify,
     )
+    from tmifpe.cli.pages import board, report
     from tmifpe.cli.plans import verbs as plans
 
     verb = partial(app.command, cls=Command)
@@ -100,6 +101,8 @@ def _register() -> None:
     app.add_typer(plans.plan)
     runs.runs.command("merge", cls=Command)(merge.merge)
     app.add_typer(runs.runs)
+    verb("report")(report.report)
+    verb("board")(board.board)
     verb("list")(listing.listing)
     verb("demo")(demo.demo)
     paper = partial(verb, rich_help_panel=THE_PAPER)

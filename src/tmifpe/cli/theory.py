@@ -14,17 +14,29 @@ from tmifpe.core.errors import InputError
 
 
 def theory(
-    logits: Annotated[str, typer.Argument(help="Numbers such as 2.5,-1.3,0.8 or a file of them.")],
-    label: Annotated[int, typer.Option(help="The true class, counted from 0.")],
+    logits: Annotated[str | None, typer.Argument(help="Numbers such as 2.5,-1.3,0.8 or a file of them.")] = None,
+    label: Annotated[int | None, typer.Option(help="The true class, counted from 0.")] = None,
     target: Annotated[int | None, typer.Option(help="The class that a targeted attack wants.")] = None,
     precision: Annotated[str, typer.Option(help="fp16, bf16, fp32, fp64, fp8-e4m3 or fp8-e5m2.")] = "fp32",
     plot: Annotated[Path | None, typer.Option(help="Also draw g and delta_sup: .png, .svg or .pdf.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    page: Annotated[
+        bool, typer.Option("--page", help="Write a page that computes all this for logits you type.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="The file of --page.")] = Path("theory.html"),
 ) -> None:
     """Scenario, Delta, t*, g, delta_sup and the gradient of one row of LOGITS."""
     from tmifpe.cli import console, parse
     from tmifpe.theory import analyse
 
+    if page:
+        from tmifpe.report.page.theory import theory_html
+
+        parse.write_file(str(out), theory_html().encode())
+        typer.echo(console.harmless(f"wrote {out}"))
+        return
+    if logits is None or label is None:
+        raise InputError("theory needs logits and --label, as in tmifpe theory 2.5,-1.3,0.8 --label 0; or --page")
     parse.check_output(None if plot is None else str(plot))
     found = analyse(read_logits(logits), label, target, precision)
     if plot is not None:

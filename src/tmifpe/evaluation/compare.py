@@ -7,6 +7,7 @@ __all__ = ["Comparison", "compare"]
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -14,13 +15,16 @@ import torch
 
 from tmifpe.attacks import PGD
 from tmifpe.core.errors import InputError, shorten
+from tmifpe.core.shown.formats import sheet_html, sheet_latex, sheet_markdown
 from tmifpe.core.stats import PairedTest, holm, mcnemar, wilson
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.evaluation.prepare import prepare
+from tmifpe.evaluation.shown import comparison_table, plot_comparison
 from tmifpe.run.bar import AnyProgress
 from tmifpe.run.request import Request, SharedOptions
 from tmifpe.run.resolve import AnyColumn, column_name, resolve_attack
 from tmifpe.run.result import Progress, Result
+from tmifpe.run.shown.plot import save_figure
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -71,6 +75,24 @@ class Comparison:
         means = ", ".join(f"{loss} {self.mean(loss):.2%}" for loss in self.results)
         seeds = ", ".join(map(str, self.seeds))
         return f"<Comparison robust accuracy {shorten(means, 250)}; clean {self.clean_accuracy:.2%}; seeds {seeds}>"
+
+    def to_markdown(self) -> str:
+        """A line per loss in Markdown."""
+        return "\n\n".join(map(sheet_markdown, [comparison_table(self)]))
+
+    def to_latex(self) -> str:
+        """The same in LaTeX: a `tabular` each, without packages."""
+        return "\n\n".join(map(sheet_latex, [comparison_table(self)]))
+
+    def _repr_html_(self) -> str:
+        return "".join(map(sheet_html, [comparison_table(self)]))
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """A bar per loss with its interval. Returns a matplotlib figure (extra `plots`).
+
+        It is also written to `path` if one is given.
+        """
+        return save_figure(plot_comparison(self), path)
 
     def to_json(self) -> dict[str, Any]:
         return {

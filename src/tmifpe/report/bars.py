@@ -10,17 +10,25 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tmifpe.core.errors import InputError, MissingExtra, shorten
+from tmifpe.core.shown.palette import COLOURS
 from tmifpe.evaluation.compare import Comparison
-from tmifpe.report.palette import COLOURS
+from tmifpe.evaluation.curve import Curve
+from tmifpe.report.radius_curve import draw_radius_curves
 
 HATCHES = ("", "///", "...", "xx", "++")  # beyond six losses, these tell them apart
 
 _BAR, _GAP = 0.2, 0.25  # inches
+_CURVES = 3.5  # inches
 _TALLEST = 400  # inches, beyond which matplotlib's canvas cannot grow
 
 
-def save_bars(results: Mapping[str, Comparison], path: str | Path, title: str) -> Path:
-    """One group of bars per model, one colour per loss, whiskers for the 95 % interval; returns the path."""
+def save_bars(
+    results: Mapping[str, Comparison], path: str | Path, title: str, curves: Mapping[str, Curve] | None = None
+) -> Path:
+    """One group of bars per model, one colour per loss, whiskers for the 95 % interval; returns the path.
+
+    Below them, if there are some, curves over all radii.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -29,9 +37,12 @@ def save_bars(results: Mapping[str, Comparison], path: str | Path, title: str) -
     losses = list(next(iter(results.values())).results)
     comparisons = list(results.values())
     height = len(results) * (max(len(losses), 2) * _BAR + _GAP)
-    figure = Figure(figsize=(8, min(height + 1.5, _TALLEST)), dpi=150, layout="constrained")
+    more = _CURVES if curves else 0.0
+    figure = Figure(figsize=(8, min(height + 1.5 + more, _TALLEST)), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    axes, below = figure.subplots(2, 1, height_ratios=[height, more]) if curves else (figure.add_subplot(), None)
+    if curves and below is not None:
+        draw_radius_curves(below, curves)
     width = 0.85 / len(losses)
     for k, loss in enumerate(losses):
         runs = [comparison.results[loss][0] for comparison in comparisons]
@@ -56,7 +67,11 @@ def save_bars(results: Mapping[str, Comparison], path: str | Path, title: str) -
     axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel("robust accuracy, %")
     figure.suptitle(textwrap.fill(_plain(title), 80), fontsize=12)
-    figure.legend(loc="outside lower center", ncols=min(len(losses) + 1, 7), frameon=False, fontsize=9)
+    look = {"ncols": min(len(losses) + 1, 7), "frameon": False, "fontsize": 9}
+    if curves:  # they have a legend of their own
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.45 / height), **look)
+    else:
+        figure.legend(loc="outside lower center", **look)
     axes.spines[["top", "right"]].set_visible(False)
     path = Path(path)
     try:

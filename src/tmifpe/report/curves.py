@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Optimum", "Panel", "curve_of", "draw", "figure", "plot_analysis"]
+__all__ = ["Drawn", "Optimum", "curve_of", "draw", "figure", "plot_analysis"]
 
 import math
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tmifpe.core.errors import InputError, MissingExtra
-from tmifpe.report import palette
+from tmifpe.core.shown import palette
 from tmifpe.theory.analyse import Analysis, t_of
 from tmifpe.theory.coefficient import Row, delta_sup, g, row_of
 from tmifpe.theory.formats import FORMATS
@@ -36,7 +36,7 @@ class Optimum:
 
 
 @dataclass(frozen=True)
-class Panel:
+class Drawn:
     """One panel: g on a grid of t, delta_sup = eps_max/g per format, t* per format, further local maxima."""
 
     title: str
@@ -56,7 +56,7 @@ class Panel:
         return asdict(self)
 
 
-def curve_of(row: Row, title: str, formats: tuple[str, ...], printed: bool = False) -> Panel:
+def curve_of(row: Row, title: str, formats: tuple[str, ...], printed: bool = False) -> Drawn:
     """The numbers of a panel; `printed` takes g as the paper prints it."""
     marks = {}
     for name in formats:
@@ -71,7 +71,7 @@ def curve_of(row: Row, title: str, formats: tuple[str, ...], printed: bool = Fal
     values = g(row, grid, printed)
     bounds = {name: tuple((FORMATS[name].eps_max / values).tolist()) for name in formats}
     found = [(t, height / row.delta) for t, height in local_maxima(row.d[1:])] if row.scenario.top else []
-    return Panel(
+    return Drawn(
         title, str(row.scenario), tuple(grid.tolist()), tuple(values.tolist()), bounds, marks, tuple(found[1:])
     )
 
@@ -89,7 +89,7 @@ def figure(width: float, height: float, path: Path) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def draw(panel: Any, curve: Panel) -> None:
+def draw(panel: Any, curve: Drawn) -> None:
     """g above and delta_sup (log) below, over the same t, with t* marked and the key at the side."""
     upper, lower = panel.subplots(2, 1, sharex=True, height_ratios=[1, 1.15])
     panel.suptitle(curve.title, fontsize=11)
@@ -117,7 +117,7 @@ def draw(panel: Any, curve: Panel) -> None:
     panel.legend(handles=lines, loc="outside right center", fontsize=8, frameon=False, labelspacing=1.2)
 
 
-def _mark_maximum(axes: Any, curve: Panel) -> None:
+def _mark_maximum(axes: Any, curve: Drawn) -> None:
     mark = next(iter(curve.marks.values()))
     axes.plot([mark.t_star], [mark.g], "*", color="#D55E00", markersize=13, markeredgecolor="black", zorder=4)
     for t, value in curve.other_maxima:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tmifpe.report.curves import Panel, curve_of, draw, figure
+from tmifpe.report.curves import Drawn, curve_of, draw, figure
 from tmifpe.theory.coefficient import row_of
 
 
@@ -50,7 +50,7 @@ PANELS = (
 )
 
 
-def curves(paper: bool = False) -> dict[str, Panel]:
+def curves(paper: bool = False) -> dict[str, Drawn]:
     """The four panels by letter: corrected and with bf16, or (`paper`) in the printed form and formats."""
     formats = ("fp16", "fp32", "fp64") if paper else ("fp16", "bf16", "fp32", "fp64")
     result = {}

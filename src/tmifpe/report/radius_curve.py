@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tmifpe.core.errors import InputError, MissingExtra, shorten
+from tmifpe.core.shown.palette import COLOURS
 from tmifpe.evaluation.curve import Curve
-from tmifpe.report.palette import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -63,6 +63,8 @@ class SharedOptions(TypedDict, total=False):
     """Look for reasons to doubt the number, the result's flags, for at most 5 % of the run's cost."""
     verify: Literal["fp64", "fp32", "bf16", "fp16"] | None
     """Evaluate every adversarial example in this precision too, and mark those on which the two disagree."""
+    keep_adv: bool
+    """Return the adversarial examples with the result."""
     repeats: int
     """Further draws of a randomised model, each of which evaluates the found points again."""
     transfer_adv: Tensor | None
@@ -96,8 +98,6 @@ class EvaluateOptions(SharedOptions, total=False):
     """Further keyword arguments of `evaluate`."""
 
     seed: int
-    keep_adv: bool
-    """Return the adversarial examples with the result."""
     certify: bool
     """Prove, where bounds of the margin allow it, that no attack of this Linf threat breaks an example."""
     progress: bool | Callable[[Progress], None] | None

@@ -6,6 +6,7 @@ __all__ = ["Flag", "Progress", "Radius", "Result"]
 
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,17 @@ from torch import Tensor
 from tmifpe.attacks import part_names
 from tmifpe.attacks.hooks.layer_gradient import LayerGradient
 from tmifpe.attacks.loop.queries import StageCost, Tally
-from tmifpe.core.errors import IncompleteError, as_options, shorten
+from tmifpe.core.errors import IncompleteError, InputError, as_options, shorten
 from tmifpe.core.extras import import_extra
 from tmifpe.core.options import parse
+from tmifpe.core.shown.formats import sheet_html, sheet_latex, sheet_markdown
 from tmifpe.core.stats import student, wilson
 from tmifpe.run.evidence.spot_check import SpotCheck
 from tmifpe.run.evidence.transfer import Transfer
 from tmifpe.run.outcomes import Mark, Outcomes
 from tmifpe.run.shard import ShardFailure
+from tmifpe.run.shown.plot import plot_result, save_figure
+from tmifpe.run.shown.sheets import result_sheets
 from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.run.verify import Transferred
 from tmifpe.version import __version__
@@ -227,7 +231,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain values, without the rows. Of an incomplete one, the number is null and has bounds."""
-        _, options = parse(self.spec.attacks[0])
+        options = _options_of(self.spec.attacks[0])
         plain: dict[str, Any] = {
             "clean_accuracy": self.clean_accuracy,
             "robust_accuracy": None if self.missing else self.robust_accuracy,
@@ -329,6 +333,24 @@ class Result:
             f"clean {self.clean_accuracy:.2%}, n = {self.n}, {threat.norm} eps = {threat.eps:.6g}{threat.within}"
         )
 
+    def to_markdown(self) -> str:
+        """The numbers, the flags and the stages, tables in Markdown."""
+        return "\n\n".join(map(sheet_markdown, result_sheets(self)))
+
+    def to_latex(self) -> str:
+        """The same in LaTeX: a `tabular` each, without packages."""
+        return "\n\n".join(map(sheet_latex, result_sheets(self)))
+
+    def _repr_html_(self) -> str:
+        return "".join(map(sheet_html, result_sheets(self)))
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Robust accuracy by class, and against the steps. Returns a matplotlib figure (extra `plots`).
+
+        It is also written to `path` if one is given.
+        """
+        return save_figure(plot_result(self), path)
+
     def class_name(self, number: int) -> str:
         """The name of a class, or else its number."""
         return self.class_names[number] if 0 <= number < len(self.class_names) else str(number)
@@ -368,3 +390,10 @@ class Result:
             int(c): (int((m := table.label == c).sum()), int(table.correct[m].sum()), int(table.robust[m].sum()))
             for c in labels
         }
+
+
+def _options_of(attack: str) -> dict[str, Any]:
+    try:
+        return parse(attack)[1]
+    except InputError:  # a spelling of another version
+        return {}

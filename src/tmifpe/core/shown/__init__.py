@@ -1,0 +1,1 @@
+"""What every room needs to show something: tables of text, and colours."""

@@ -1,0 +1,1 @@
+"""A result as tables and as a figure."""

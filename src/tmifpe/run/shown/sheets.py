@@ -1,0 +1,97 @@
+"""A result in words and tables."""
+
+from __future__ import annotations
+
+__all__ = ["flags_sheet", "headline", "result_sheets", "stage_name", "stages_sheet"]
+
+from typing import TYPE_CHECKING
+
+from tmifpe.core.errors import InputError
+from tmifpe.core.options import parse
+from tmifpe.core.shown.sheet import Sheet, percent
+
+if TYPE_CHECKING:
+    from tmifpe.run.result import Result
+
+
+def result_sheets(result: Result) -> list[Sheet]:
+    """The numbers, the flags, and what each stage broke and cost; those without rows left out."""
+    return [sheet for sheet in (headline(result), flags_sheet(result), stages_sheet(result)) if sheet]
+
+
+def headline(result: Result) -> Sheet:
+    """The numbers that matter, certified ≤ robust ≤ clean."""
+    low, high = result.bounds if result.missing else result.interval
+    rows = [("clean accuracy", f"{percent(result.clean_accuracy)} %")]
+    if result.missing:
+        said = f"between {percent(low)} and {percent(high)} % (incomplete: {result.missing} examples have no verdict)"
+        rows.append(("robust accuracy", said))
+    else:
+        said = f"{percent(result.robust_accuracy)} % (95 % interval {percent(low)} to {percent(high)} %)"
+        rows.append(("robust accuracy", said))
+    if result.certified_accuracy is not None:
+        rows.append(
+            ("certified accuracy", f"{percent(result.certified_accuracy)} %: no attack of this threat goes below")
+        )
+    spec = result.spec
+    for one in result.radii[:-1] if not result.missing else ():
+        ends = f"{percent(one.interval[0])} to {percent(one.interval[1])}"
+        rows.append((f"robust at eps {one.eps:.6g}", f"{percent(one.robust_accuracy)} % (95 % interval {ends} %)"))
+    rows += [
+        ("examples", f"{result.n} of {spec.total}, of which broken {result.broken}"),
+        ("threat", f"{spec.threat.norm}, eps {spec.threat.eps:.6g}{spec.threat.within}"),
+        ("attack", spec.attack_title.replace(",", ", ")),
+    ]
+    if spec.targets != "none":
+        rows.append(("success rate", f"{percent(result.success_rate)} % towards {spec.targets}"))
+    if spec.verify != "none":
+        rows.append((f"in {spec.verify}", f"{len(result.fragile)} fragile: broken in one precision only"))
+    if result.repeated:
+        rows.append(("further draws", ", ".join(percent(value) for value in result.repeated)))
+    if result.spot_check is not None:
+        rows.append(("spot check", str(result.spot_check)))
+    if result.from_model is not None:
+        rows.append((f"from {result.from_model.model}", str(result.from_model)))
+    return Sheet("Headline", (), tuple(rows))
+
+
+def stages_sheet(result: Result) -> Sheet:
+    """What each stage was given, broke and cost; of AutoAttack also what each part broke."""
+    head = ("stage", "attacked", "broke", "robust % after", "seconds", "forwards", "backwards")
+    standing, rows = int((result.outcomes.correct & result.outcomes.counted).sum()), []
+    for attack, stage in zip(result.spec.attacks, result.stages, strict=False):
+        standing -= stage.broken
+        after = percent(standing / result.n if result.n else 0.0)
+        costs = (f"{stage.seconds:.1f}", str(stage.forwards), str(stage.backwards))
+        rows.append((stage_name(attack), str(stage.examples), str(stage.broken), after, *costs))
+    if not rows:  # 0.1.0 did not say what a stage costs
+        head = ("stage", "broke")
+        rows = [
+            (stage_name(name) if "(" in name else name, str(len(found))) for name, found in result.broken_by().items()
+        ]
+    parts = [f"{name} {len(found)}" for name, found in result.broken_by().items() if ": " in name]
+    note = f"Broken by part: {', '.join(parts)}." if parts else ""
+    total = f"In all {result.seconds:.1f} s, {result.tally.forwards} forwards, {result.tally.backwards} backwards"
+    checks = f", and {result.check_forwards} forwards for checks" if result.check_forwards else ""
+    return Sheet("Stages", head, tuple(rows), f"{note} {total}{checks}.".strip())
+
+
+def flags_sheet(result: Result) -> Sheet:
+    rows = tuple((flag.name, flag.seen, flag.advice) for flag in result.flags)
+    return Sheet("Flags", ("flag", "what was seen", "what to do"), rows)
+
+
+def stage_name(attack: str) -> str:
+    """One stage in a few words; `near` is called by the attack that it runs.
+
+    >>> stage_name("near(attack=pgd(loss=dlr,restarts=5,steps=20),share=0.1)")
+    'pgd dlr 20 x5, near'
+    """
+    try:
+        name, options = parse(attack)
+    except InputError:  # a spelling of another version
+        return attack
+    if isinstance(options.get("attack"), str):
+        return f"{stage_name(options['attack'])}, {name}"
+    words = [name, *(str(options[key]) for key in ("loss", "steps") if key in options)]
+    return " ".join([*words, f"x{options['restarts']}"] if options.get("restarts", 1) != 1 else words)

@@ -1,0 +1,116 @@
+"""The report in a real browser: charts, filters, hostile names, accessibility, a hundred thousand outcomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser import PHONE, opened
+from tests.pages import hostile, made_up, shown
+from tmifpe.report.page.render import report_html
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(report_html([shown(made_up())]), encoding="utf-8")
+    return path
+
+
+def test_charts_show(browser: Any, page: Path) -> None:
+    with opened(browser, page) as it:
+        boxes = [one.bounding_box() for one in it.page.query_selector_all("svg")]
+        assert len(boxes) == 6
+        assert all(box["width"] > 300 and box["height"] > 150 for box in boxes)
+        styled = "getComputedStyle(document.querySelector('svg .line.c0')).stroke"
+        assert it.page.evaluate(styled) != "none", "the policy admits our own style sheet"
+
+
+def test_filters_filter(browser: Any, page: Path) -> None:
+    def count() -> int:
+        return it.page.locator(".card:visible").count()
+
+    with opened(browser, page) as it:
+        every = count()
+        assert every == 40
+        it.page.select_option("select[name=label]", "3")
+        assert 0 < count() < every
+        assert set(it.page.eval_on_selector_all(".card:not([hidden])", "all => all.map(c => c.dataset.label)")) == {"3"}
+        assert it.page.inner_text(".filters output") == f"{count()} of {every}"
+        it.page.click("button[type=reset]")
+        it.page.wait_for_function("document.querySelectorAll('.card[hidden]').length === 0")
+        for name in ("fragile", "nearest"):
+            it.page.check(f"input[name={name}]")
+            seen = it.page.eval_on_selector_all(".card:not([hidden])", f"all => all.map(c => c.dataset.{name})")
+            assert set(seen) == {"1"}
+            it.page.uncheck(f"input[name={name}]")
+        it.page.fill("input[name=steps]", "30")
+        assert 0 < count() < every
+        it.page.fill("input[name=steps]", "")
+        it.page.select_option("select[name=stage]", "withstood")
+        assert 0 < count() < every
+        it.page.select_option("select[name=order]", "margin")
+        margins = it.page.eval_on_selector_all(
+            ".card:not([hidden])", "all => all.map(c => Math.abs(Number(c.dataset.margin)))"
+        )
+        assert margins == sorted(margins)
+
+
+def test_filters_work_from_the_keyboard(browser: Any, page: Path) -> None:
+    with opened(browser, page) as it:
+        it.page.focus("input[name=nearest]")
+        it.page.keyboard.press("Space")
+        assert it.page.locator(".card[hidden]").count() > 0
+        it.page.keyboard.press("Tab")
+        assert it.page.evaluate("document.activeElement.name") == "order"
+
+
+def test_hostile_names_run_nothing(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(report_html([hostile(), shown(made_up(30))]), encoding="utf-8")
+    with opened(browser, path) as it:
+        it.page.wait_for_timeout(100)
+        assert "2 runs compared" in it.page.title()
+        assert it.page.locator("script").count() == 1
+        assert "<script>document.title='owned'</script>" in it.page.inner_text("summary h2 >> nth=0")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(scheme: str, browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(report_html([shown(made_up(100, 4), 3), shown(made_up(9, 3, 1), 1)]), encoding="utf-8")
+    with opened(browser, path, color_scheme=scheme) as it:
+        it.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        assert not it.serious()
+
+
+def test_the_theme_can_be_turned(browser: Any, page: Path) -> None:
+    def colour() -> str:
+        return it.page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    with opened(browser, page, color_scheme="light") as it:
+        before = colour()
+        it.page.click("#theme")
+        assert colour() != before
+
+
+def test_a_phone_shows_it_without_scrolling_sideways(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(report_html([hostile(), shown(made_up(classes=40))]), encoding="utf-8")
+    with opened(browser, path) as it:
+        it.page.set_viewport_size(PHONE)
+        it.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        assert it.fits()
+
+
+def test_a_hundred_thousand_outcomes_are_usable_at_once(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(report_html([shown(made_up(100_000, 100), 500)]), encoding="utf-8")
+    with opened(browser, path) as it:
+        assert it.page.locator(".card").count() == 500
+        it.page.check("input[name=fragile]")
+        assert it.page.locator(".card:not([hidden])").count() > 0
