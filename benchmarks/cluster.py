@@ -109,13 +109,14 @@ def speedup(options: argparse.Namespace, kept: list[dict[str, Any]]) -> None:
         loops = stack.enter_context(Loops(options.shared))
         model, data = sources(options.shared, 2 * EACH)
         half = tmifpe.load_data(f"cifar10:{options.shared}/data/cifar10", limit=EACH)
-        shared = {"mode": "strongest", "batch_size": SHARD, "shard_size": SHARD, "checks": False, "store": store}
+        shared = {"mode": "strongest", "batch_size": SHARD, "shard_size": SHARD, "checks": False}
         if "ray" in options.engines:
             stack.enter_context(ray_cluster(workers=2))
         engines: dict[str, Prepared] = {}
         for name in options.engines:
             for workers in (1, 2) if name == "processes" else (2,):  # one actor alone would have all cores of Ray
-                asked = Request(engine=name, workers=workers, **shared)
+                own = f"{store}/{name}{workers}"  # another store: what one has computed the other would only read
+                asked = Request(engine=name, workers=workers, store=own, **shared)
                 engines[f"{name}{workers}"] = stack.enter_context(
                     prepare(model, data if workers == 2 else half, THREAT, asked)
                 )

@@ -21,7 +21,7 @@ from tmifpe.core.memory import keep_freed_memory
 from tmifpe.engines.engine import Tick
 from tmifpe.engines.ledger import Ledger
 from tmifpe.engines.parcel import Order, Parcel, unpack_result
-from tmifpe.engines.ray_connection import cores_each, import_ray, ray_cluster
+from tmifpe.engines.ray_connection import import_ray, ray_cluster, share_out
 from tmifpe.engines.reader import AT_ONCE, Reader
 from tmifpe.engines.worker import Answer, compute, unpack
 from tmifpe.run.prepared_model import PreparedModel
@@ -112,16 +112,13 @@ class RayActors:
 
     def _meet(self, ray: Any) -> None:
         """See what the cluster has, and give it the model."""
-        alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        cores = [int(resources.get("CPU", 0)) for resources in alive]
-        gpus = int(sum(resources.get("GPU", 0) for resources in alive)) if self._on_gpu else 0
-        self._count = self._wanted or gpus or max(1, sum(cores))
-        self._threads = cores_each(cores, self._count)
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        self._count, cores, gpus = share_out(nodes, self._wanted, on_gpu=self._on_gpu)
+        self._threads = max(1, cores)
         parcel = replace(self._parcel, device="cuda:0") if self._on_gpu else self._parcel
         # Once per node and not once per worker.
         self._sent = ray.put(_packed(parcel))
-        needs = {"num_cpus": self._threads, "num_gpus": int(self._on_gpu), "max_restarts": 0, "max_task_retries": 0}
-        self._kind = ray.remote(**needs)(Holder)
+        self._kind = ray.remote(num_cpus=cores, num_gpus=gpus, max_restarts=0, max_task_retries=0)(Holder)
 
     def __exit__(self, *_: object) -> None:
         for place in list(self._actors):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["cores_each", "import_ray", "ray_cluster"]
+__all__ = ["cores_each", "import_ray", "ray_cluster", "share_out"]
 
 import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -88,6 +88,21 @@ def _reach(address: str) -> None:
         raise InputError(f"no Ray cluster answers at {shown(address)}: {first_line(error)}") from error
     if len(head) < 4 or head[3] != _SETTINGS:
         raise InputError(f"what answers at {shown(address)} is not a Ray cluster; its port is 6379 by default")
+
+
+def share_out(nodes: Sequence[Mapping[str, float]], workers: int | None, *, on_gpu: bool) -> tuple[int, int, int]:
+    """So many workers, with so many cores and GPUs each; without a number, as many as there are GPUs or cores.
+
+    >>> share_out([{"CPU": 8.0}, {"CPU": 4.0, "GPU": 2.0}], None, on_gpu=True)
+    (2, 0, 1)
+    >>> share_out([{"CPU": 8.0}, {"CPU": 4.0, "GPU": 2.0}], 3, on_gpu=False)
+    (3, 4, 0)
+    """
+    if on_gpu:  # no cores: the GPUs are what is scarce, and some node may have fewer cores than GPUs
+        return workers or max(1, int(sum(node.get("GPU", 0) for node in nodes))), 0, 1
+    cores = [int(node.get("CPU", 0)) for node in nodes]
+    count = workers or max(1, sum(cores))
+    return count, cores_each(cores, count), 0
 
 
 def cores_each(nodes: Sequence[int], workers: int) -> int:

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -223,7 +224,7 @@ class Prepared:
             if not total.missing():  # a part cannot be judged by itself: what is checked and stated is the whole run
                 checks.after(job, found, total.show)
             given = checks.transferred
-            files, class_names = self._names(total.rows())
+            files, class_names = self._names(total)
             found = replace(
                 found,
                 flags=checks.flags,
@@ -243,10 +244,10 @@ class Prepared:
         finally:
             recorder.close()
 
-    def _names(self, rows: list[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What the data calls its examples in these rows and its classes, where it has names for them."""
+    def _names(self, total: Total) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What the data calls its examples that are there and its classes, where it has names for them."""
         files = getattr(self.data, "files", None) or ()
-        return tuple(files[row] for row in rows) if files else (), tuple(getattr(self.data, "class_names", ()))
+        return tuple(files[row] for row in total.rows()) if files else (), tuple(getattr(self.data, "class_names", ()))
 
     def _notes(self) -> Iterator[str]:
         yield from self.notes
@@ -289,7 +290,8 @@ class Prepared:
 
     @cached_property
     def _subset(self) -> str:
-        return _digest(torch.as_tensor(list(self.data.indices)))
+        # Not by way of a list, which for a million examples takes more memory than all their outcomes.
+        return _digest(torch.from_numpy(np.fromiter(self.data.indices, np.int64, len(self.data))))
 
     @cached_property
     def model_identity(self) -> str:
