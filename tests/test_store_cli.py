@@ -94,6 +94,9 @@ def test_runs_list_and_show(store):
     assert "second" not in listed
     told(*CLI, "--targets", "second")
     assert "second" in call("runs", "list").stdout
+    ask(store, verify="fp64", attack="fgsm", limit=2)
+    listed = " ".join(call("runs", "list").stdout.replace("│", " ").split())
+    assert "verify fp64" in listed
     assert "Not finished: 16 of 48" in call("runs", "show", two["run"]).stdout
 
 

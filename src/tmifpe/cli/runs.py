@@ -241,12 +241,16 @@ def _with_adv(store: Store, run: StoredRun) -> Any:
 
 
 def _asked(spec: RunSpec) -> str:
-    """The attacks and, where they are not the usual ones, their targets and seed."""
+    """The attacks and, where they are not the usual ones, what else tells the run from another: targets, seed, ..."""
     from tmifpe.attacks.catalogue import NAMED
 
     title = spec.attack_title
     words = [title if title in NAMED else "; ".join(_short(attack) for attack in spec.attacks)]
     words += [f"to {spec.targets}"] if spec.targets != "none" else []
+    words += [f"through {', '.join(spec.straight_through)}"] if spec.straight_through else []
+    words += ["certify"] if spec.certify != "none" else []
+    words += [f"verify {spec.verify}"] if spec.verify != "none" else []
+    words += [f"eot {spec.eot}"] if spec.eot != 1 else []
     return " ".join([*words, f"seed {spec.seed}"] if spec.seed else words)
 
 
