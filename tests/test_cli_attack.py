@@ -161,6 +161,8 @@ def test_options_stand_under_titles(verb: str) -> None:
         (["evaluate", "digits-robust", "--epsilon", "0.1"], "--eps"),
         (["evaluate", "--model", "digits-robust"], "tmifpe evaluate MODEL"),
         (["evaluate", "digits-robust", "--losses", "ce,cw"], "tmifpe compare"),
+        (["curve", "digits-robust", "--eps", "0.1"], "the largest radius is --to"),
+        (["curve", "digits-robust", "--to", "0.1", "--attack", "gama"], "No such option: --attack"),  # nor --losses
     ],
 )
 def test_what_people_type_gets_a_hint(words: list[str], wanted: str) -> None:

@@ -65,6 +65,7 @@ def test_two_classes() -> None:
     [
         (("1,x,3", "--label", "0"), "'x' is not a number"),
         (("nowhere.txt", "--label", "0"), "no file has that name"),
+        (("1,2",), "needs logits and --label"),
         (("1", "--label", "0"), "at least two"),
         (("1,2", "--label", "5"), "out of range"),
         (("1,inf", "--label", "0"), "finite"),
@@ -80,7 +81,7 @@ def test_bad_input_is_an_input_error(words: tuple[str, ...], says: str) -> None:
     assert says in str(result.exception)
 
 
-@pytest.mark.parametrize("words", [("1,2",), ("1,2", "--label", "x"), ("1,2", "3", "--label", "0")])
+@pytest.mark.parametrize("words", [("1,2", "--label", "x"), ("1,2", "3", "--label", "0")])
 def test_usage_errors(words: tuple[str, ...]) -> None:
     assert run("theory", *words).exit_code == 2
 

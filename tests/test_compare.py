@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from tests.linear import Linear, examples
 from tmifpe import PGD, InputError, Threat
 from tmifpe.attacks import GAMA, bim, fgsm
 from tmifpe.cli import app
-from tmifpe.cli.compare import flags_raised
+from tmifpe.cli.compare import checks_held, comparison_table, flags_raised
 from tmifpe.core.stats import PairedTest, holm, mcnemar
 from tmifpe.evaluation.compare import Comparison
 from tmifpe.report.comparison import significance, spread
@@ -151,6 +152,24 @@ def test_flags_of_each_column_are_named(row):
     ce, _, ours = flags.partition("; tmifpe: ")
     assert "gradient-lost" in ce
     assert "gradient-lost" not in ours
+
+
+def test_given_examples_and_cut_checks_are_shown(row):
+    assert checks_held(row) == ""
+    model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=12)
+    x, y = data.fetch(range(12))
+    given = PGD(steps=5)(model, x, y, Threat("linf", 0.15), seed=0)
+    tiny = PGD(steps=1, step_size=0.01, random_start=False)  # leaves what the given ones break
+    weak = tmifpe.compare(model, data, Threat("linf", 0.15), ["ce"], tiny, transfer_adv=given, checks=False)
+    (run,) = weak.results["ce"]
+    assert run.transferred is not None
+    assert run.transferred.united_robust_accuracy < run.robust_accuracy
+    table = comparison_table("m", weak)
+    shown = [str(cell) for cell in table.columns[-1].cells]
+    assert table.columns[-1].header == "with the given"
+    assert shown == [f"{100 * run.transferred.united_robust_accuracy:.2f}"]
+    cut = replace(weak, results={"ce": (replace(run, checks_cut=("transfer left out",)),)})
+    assert checks_held(cut) == "Checks held to 5 % of the cost: ce: transfer left out."
 
 
 def test_random_targets_of_several_seeds_are_refused(robust_digits):

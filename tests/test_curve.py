@@ -100,6 +100,9 @@ def test_minimal_of_what_is_wrong_or_cannot_be_broken():
     assert found.size.tolist() == [math.inf, 0.0, math.inf]
     assert found.found.tolist() == [False, True, False]
     assert torch.equal(found.adv, x)
+    assert "1 of 3 images broken, 1 of them wrong to begin with" in repr(found)  # and no tensors
+    with pytest.raises(InputError, match="label 2 is out of range: the model has 2 classes"):
+        tmifpe.minimal(constant, x, torch.tensor([0, 2, 0]))
     with pytest.raises(InputError, match="norm"):
         tmifpe.minimal(constant, x, torch.tensor([0, 1, 0]), "l7")
     with pytest.raises(InputError, match=r"\[0, 1\]"):

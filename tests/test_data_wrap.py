@@ -168,6 +168,7 @@ def test_flat_features_are_accepted() -> None:
         (None, "Dataset"),
         (Stream(), "Dataset"),
         ((X,), "Dataset"),
+        ((X.tolist(), Y.tolist()), "tensors or NumPy arrays, got list and list"),
         (DataLoader(TensorDataset(X[:0], Y[:0])), "empty"),
         (Pairs(X[:0]), "empty"),
     ],

@@ -37,6 +37,8 @@ from tmifpe.norms.l2 import L2
 from tmifpe.norms.linf import Linf
 from tmifpe.testing import check_attack, check_loss, check_norm
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 PLUGIN = Path(__file__).resolve().parent / "plugin"
 THREAT = tmifpe.Threat("linf", 0.2)
 

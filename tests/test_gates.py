@@ -87,7 +87,7 @@ def test_gates_of_the_command_line(tmp_path: Path) -> None:
     assert ET.parse(report).getroot().get("failures") == "1"
     assert text.read_text().startswith("### Failed")
     assert "**missed**: lower end of the 95 % interval" in text.read_text()
-    assert "fraction" in call(*QUICK, "--fail-below-clean", "90", code=2).stderr
+    assert "90 % is 0.9" in call(*QUICK, "--fail-below-clean", "90", code=2).stderr
 
 
 def test_reports_are_written_when_the_run_fails(tmp_path: Path) -> None:
@@ -107,4 +107,6 @@ def test_names_in_a_summary_are_text() -> None:
     result = tmifpe.evaluate(constant(), tmifpe.load_data("digits", limit=4), THREAT, tmifpe.PGD(steps=1), checks=False)
     name = "<b>*x*</b>|\n# [a](b)"
     written = summary(replace(result, spec=replace(result.spec, model=name)))
+    quick = tmifpe.evaluate(constant(), tmifpe.load_data("digits", limit=4), THREAT, "quick", checks=False)
+    assert "| attack | quick |" in summary(quick)
     assert r"### Passed: \<b\>\*x\*\</b\>\| \# \[a\](b) on digits" in written

@@ -140,6 +140,7 @@ def test_output_must_be_logits(model: object, sentence: str) -> None:
         ("mnist-fast", "weights=FILE"),
         ("no.such.module:make", "no module 'no'"),
         ("absent.py:make", "no such file"),
+        ("factory.py:make", "no such file"),  # a file, not a misspelt `factory`
         ("timm:resnet81", "did you mean 'resnet1"),
         ("timm:", "needs a name"),
         ("timm:test_vit(colour=1)", "no option 'colour'"),

@@ -134,7 +134,7 @@ def test_gradients_of_another_model_break_what_one_s_own_do_not() -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"spot_check": 0}, "spot_check must be a number of survivors"),
+        ({"spot_check": 0}, "`spot_check` must be a number of survivors"),
         ({"spot_check": "many"}, "got 'many'"),
         ({"spot_check": "5:nothing"}, "unknown loss or attack 'nothing'"),
         ({"spot_check": "5:autoattack", "eot": 2}, "the spot check cannot be done by autoattack"),

@@ -68,6 +68,8 @@ def test_examples_are_matched_by_index_or_by_the_full_set() -> None:
     assert (found.index.tolist(), found.broken.tolist()) == ([0, 2], [True, False])
     whole = tmifpe.verify(brightness(), (X, Y), threat, ADV, indices=[2, 0])
     assert (whole.index.tolist(), whole.broken.tolist()) == ([2, 0], [False, True])
+    assert tmifpe.verify(brightness(), (X, Y), threat, ADV.numpy()).broken.sum() == 1  # pyright: ignore[reportArgumentType]
+    assert "2 adversarial examples: 1 inside ball and box, 1 break" in repr(found)
     with pytest.raises(tmifpe.InputError, match="2 adversarial examples for 6 images"):
         tmifpe.verify(brightness(), (X, Y), threat, ADV[:2])
     with pytest.raises(tmifpe.InputError, match="none of these"):
@@ -139,4 +141,17 @@ def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
     (tmp_path / "adv.pt").write_bytes(pickle.dumps(Evil()))
     told = call("verify", str(tmp_path / "adv.pt"), "--model", "digits-robust", code=2)
     assert "cannot read adversarial examples" in told.stderr
+    told = call("verify", str(tmp_path / "absent.npz"), "--model", "digits-robust", code=2)
+    assert "error: no such file: " in told.stderr
+    np.save(tmp_path / "bare.npy", ADV.numpy())
+    told = call("verify", str(tmp_path / "bare.npy"), "--model", "digits-robust", code=2)
+    assert "numpy.savez" in told.stderr
     assert not (tmp_path / "ran").exists()
+
+
+def test_the_box_of_the_command_line_is_the_threats(tmp_path: Path) -> None:
+    x, _ = tmifpe.load_data("digits", limit=8, box=(-1, 1)).fetch(range(8))
+    torch.save((x + 0.25).clamp(max=1), tmp_path / "adv.pt")
+    words = ["--model", "digits-robust", "--mean", "-1", "--std", "2", "--limit", "8", "--eps", "0.25", "--json"]
+    found = json.loads(call("verify", str(tmp_path / "adv.pt"), *words, "--box=-1,1").stdout)
+    assert (found["box"], found["inside"]) == ([-1, 1], 8)  # in [0, 1], the background of -1 would be outside

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["ENGINE", "GATES", "OUTPUT", "THE_PAPER", "TRUST", "WHAT", "WITH", "Command", "Verbs"]
 
+import re
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup, TyperOption
@@ -20,6 +21,7 @@ _HINTS = {
     "--loss": "--losses takes them, separated by commas",
     "--losses": "--loss takes one loss; tmifpe compare takes several",
     "--config": "options stand on the command line; many runs stand in a plan file: tmifpe run plan.toml",
+    "--eps": "the largest radius is --to, and --at takes those to state",
     "--epsilon": "the radius is --eps",
     "--dataset": "the data is --data",
     "--model": "the model stands first, without an option: tmifpe {verb} MODEL",
@@ -92,6 +94,9 @@ def _hinted(command: Command, ctx: Any, error: Exception) -> Exception:
     if type(error).__name__ != "NoSuchOption" or option not in _HINTS:
         return error
     hint = _HINTS[option].format(verb=ctx.info_name)
+    named = re.search("--[a-z-]+", hint)
+    if named and not any(named[0] in parameter.opts for parameter in command.params):
+        return error  # the hint is for another verb
     if option == "--config" and "run" in getattr(ctx.parent and ctx.parent.command, "commands", ()):
         hint = "tmifpe run takes a file of settings"
     return InputError(f"tmifpe {command.name} has no {option}; {hint}")

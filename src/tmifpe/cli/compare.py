@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["compare", "comparison_table", "flags_raised"]
+__all__ = ["checks_held", "compare", "comparison_table", "flags_raised"]
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,6 +67,8 @@ def compare(
                 shown.print(said, highlight=False, markup=False)
         for note in dict.fromkeys(note for runs in result.results.values() for run in runs for note in run.notes):
             shown.print(f"Note: {console.harmless(note)}.", highlight=False, markup=False)
+        if held := checks_held(result):
+            shown.print(held, highlight=False, markup=False)
         if raised := flags_raised(result):
             shown.print(raised, style="yellow", highlight=False, markup=False)
     if trust.strict:
@@ -96,6 +98,7 @@ def comparison_table(title: str, result: Comparison) -> Table:
     headings += [f"at {one.eps:.4g}" for one in first.radii[:-1]]
     headings += [f"in {second}"] if second else []
     headings += [f"over {len(first.repeated)} draws"] if first.repeated else []
+    headings += ["with the given"] if first.transferred else []
     for heading in headings:
         if heading == "loss":  # folded where the terminal is narrow, since a cut name says nothing
             table.add_column(heading, overflow="fold", min_width=10)
@@ -118,10 +121,11 @@ def comparison_table(title: str, result: Comparison) -> Table:
             several = len(values) > 1  # AutoAttack is measured at the first seed only
             spread = [percent(min(values)), percent(max(values)), percent(result.worst_case(loss))]
             row += spread if several else ["", "", ""]
-        seen = result.results[loss][0]  # smaller radii, second opinion and further draws: those of the first seed
+        seen = result.results[loss][0]  # smaller radii, second opinion, further draws, --transfer-adv: the first seed's
         row += [percent(one.robust_accuracy) for one in seen.radii[:-1]]
         row += [percent(seen.second_robust_accuracy)] if second else []
         row += [percent(sum(seen.repeated) / len(seen.repeated))] if first.repeated else []
+        row += [percent(seen.transferred.united_robust_accuracy)] if seen.transferred else []
         table.add_row(*row, style=bold)
     return table
 
@@ -148,6 +152,15 @@ def _from_store(result: Comparison) -> str:
         if resumed:
             said.append(loss if resumed == asked else f"{loss} ({resumed} of {asked} verdicts)")
     return f"From the store: {', '.join(said)}." if said else ""
+
+
+def checks_held(result: Comparison) -> str:
+    """Which columns had checks cut short to keep them cheap, and which checks."""
+    cut = {
+        loss: dict.fromkeys(text for run in runs for text in run.checks_cut) for loss, runs in result.results.items()
+    }
+    said = "; ".join(f"{loss}: {', '.join(texts)}" for loss, texts in cut.items() if texts)
+    return f"Checks held to 5 % of the cost: {said}." if said else ""
 
 
 def flags_raised(result: Comparison) -> str:

@@ -42,7 +42,7 @@ def verify(
 
     if threat.eps is not None and "," in threat.eps:
         raise InputError("--eps takes one radius here: that of the ball in which the examples must lie")
-    tensors, asked = read_adv(adv), parse.threat_from(threat)
+    tensors, asked = read_adv(adv), parse.threat_from(threat, source.box)
     classifier, data, device = parse.load_sources(source)
     known = None
     if run is not None:

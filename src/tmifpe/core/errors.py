@@ -122,8 +122,13 @@ def did_you_mean(kind: str, name: object, known: Iterable[str]) -> InputError:
 
     >>> print(did_you_mean("loss", "tmipfe", ["ce", "tmifpe"]))
     unknown loss 'tmipfe'; did you mean 'tmifpe'? Known: ce, tmifpe
+    >>> print(did_you_mean("option", "epsilon", ["eps", "precision"]))
+    unknown option 'epsilon'; did you mean 'eps'? Known: eps, precision
     """
     names = sorted(known)
-    near = difflib.get_close_matches(str(name)[:80], names, n=1)
+    text = str(name)[:80]
+    begun = [known for known in names if len(known) > 2 and text.startswith(known)]  # eps for epsilon
+    near = difflib.get_close_matches(text, names, n=1, cutoff=0.8) or begun[-1:]
+    near = near or difflib.get_close_matches(text, names, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else "."
     return InputError(f"unknown {kind} {shown(name)}{hint} Known: {', '.join(names)}")

@@ -71,6 +71,9 @@ class ArrayData:
     def __len__(self) -> int:
         return len(self._images)
 
+    def __repr__(self) -> str:
+        return f"<{len(self)} examples of {self.name}, {'x'.join(map(str, self.shape))}>"
+
     def fetch(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         where = torch.as_tensor(positions, dtype=torch.int64, device=self._images.device)
         images = self._images[where].contiguous()

@@ -104,17 +104,20 @@ def check_labels(labels: Any, n: int, what: str) -> Tensor:
 
 
 def existing(where: str, source: str, *, folder: bool) -> Path:
-    """The path a user named, as a file or folder that is there."""
+    """The path a user named, as a file or folder that is there. source: what stands before its colon, or `argument`."""
     kind = "folder" if folder else "file"
+    option = source.startswith("`")
     if not where:
-        raise InputError(f"{source} needs a {kind}: write {source}:{'DIR' if folder else 'FILE'}")
+        raise InputError(
+            f"{source} needs a {kind}" + ("" if option else f": write {source}:{'DIR' if folder else 'FILE'}")
+        )
     try:
         path = Path(where).expanduser()
         if path.is_dir() if folder else path.is_file():
             return path
     except (OSError, ValueError, RuntimeError):  # a name too long, with a null byte, or of a user who is not there
         pass
-    raise InputError(f"no such {kind}: {where} (from {source}:{where})")
+    raise InputError(f"no such {kind}: {where} ({source if option else f'from {source}:{where}'})")
 
 
 def _tensor(array: Any, what: str) -> Tensor:

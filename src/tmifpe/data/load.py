@@ -39,8 +39,12 @@ def load_data(
     box: the lowest and highest value of a pixel. Bytes and the data sets that have a name fill it; floating images of
     your own must lie in it. `evaluate` and `compare` set it to that of their threat.
 
-    >>> load_data("digits", limit=3).indices
-    [0, 1, 2]
+    >>> data = load_data("digits", limit=3)
+    >>> data
+    <3 of the 500 examples of digits, 1x8x8>
+    >>> x, y = data.fetch(range(len(data)))  # as tensors
+    >>> x.shape, data.indices
+    (torch.Size([3, 1, 8, 8]), [0, 1, 2])
     """
     if isinstance(text, Path):
         raise InputError(f"{text} may be data of any kind: say which, as in 'npz:{text}'")

@@ -87,6 +87,9 @@ class Subset:
     def __len__(self) -> int:
         return len(self._positions)
 
+    def __repr__(self) -> str:
+        return f"<{len(self)} of the {self.total} examples of {self.name}, {'x'.join(map(str, self.shape))}>"
+
     def fetch(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         return self._data.fetch([self._positions[int(position)] for position in positions])
 
@@ -116,7 +119,7 @@ def subset(data: Data, indices: Sequence[int | str]) -> Data:
 def read_indices(path: str | Path) -> list[int | str]:
     """The indices in a file: `.npy`, or text with numbers (one per line or with commas) or, for image folders,
     names such as `n01440764/ILSVRC2012_val_00000293.JPEG`. A `#` starts a comment."""
-    file = existing(str(path), "indices", folder=False)
+    file = existing(str(path), "`indices`", folder=False)
     if file.stat().st_size > _MAX_FILE:
         raise InputError(f"{path} has more than {_MAX_FILE >> 20} MiB, too many for a list of indices")
     try:

@@ -54,9 +54,12 @@ def as_data(data: Any, *, name: str | None = None) -> Data:
     pairs = isinstance(data, list) and all(isinstance(example, tuple | list) for example in data)
     if pairs or (isinstance(data, Dataset) and not isinstance(data, IterableDataset)):
         return LazyData(dataset_item(data), _length(data), name or type(data).__name__)
+    if isinstance(data, tuple) and len(data) == 2:
+        kinds = " and ".join(type(part).__name__ for part in data)
+        raise InputError(f"images and labels must be tensors or NumPy arrays, got {kinds}; try torch.tensor(...)")
     raise InputError(
-        f"data must be tensors (x, y), a list of pairs, a torch Dataset or a DataLoader, got {type(data).__name__}; "
-        "a name such as 'mnist:DIR' is read by tmifpe.data.load_data"
+        f"data must be tensors (x, y), a list of pairs, a torch Dataset or a DataLoader, got {type(data).__name__}"
+        + ("; a name such as 'mnist:DIR' is read by tmifpe.load_data" if isinstance(data, str) else "")
     )
 
 

@@ -177,7 +177,7 @@ def curve(
     share = Bracket().resolution
     if resolution is not None:
         wanted = read_number("resolution", resolution)
-        share = real_number("resolution / eps", wanted / threat.eps, least=1 / FINEST, most=1)
+        share = real_number("resolution", wanted, least=threat.eps / FINEST, most=threat.eps) / threat.eps
     wanted_at = tuple(read_number("at", eps) for eps in at)
     for eps in wanted_at:
         if not 0 <= eps <= threat.eps:

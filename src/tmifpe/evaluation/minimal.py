@@ -13,6 +13,7 @@ from tmifpe.attacks import FMN, Loop, Queries
 from tmifpe.attacks.attack import as_problem
 from tmifpe.attacks.loop.frozen import dtype_of, frozen
 from tmifpe.attacks.radius.fmn import size_of
+from tmifpe.core.errors import InputError
 from tmifpe.core.numbers import whole_number
 from tmifpe.core.types import UNIT, Box, Classifier, Model, Threat
 from tmifpe.losses import AnyLoss
@@ -33,6 +34,11 @@ class Minimal:
 
     adv: Tensor
     size: Tensor
+
+    def __repr__(self) -> str:
+        found, wrong = int(self.found.sum()), int((self.size == 0).sum())
+        said = f"{found} of {len(self.size)} images broken, {wrong} of them wrong to begin with"
+        return f"<Minimal .size and .adv of each image: {said}; median size {self.median:.4g}>"
 
     @property
     def found(self) -> Tensor:
@@ -82,6 +88,8 @@ def minimal(
     with frozen(network) as still:
         queries = Queries(still, dtype_of(network) or x.dtype)
         logits = torch.cat([queries.logits(part) for part in problem.x.split(batch_size)])
+        if logits.shape[1] <= int(y.max()):
+            raise InputError(f"label {int(y.max())} is out of range: the model has {logits.shape[1]} classes")
         wrong = problem.succeeded(logits.argmax(dim=1))
         adv, size = problem.x.clone(), torch.where(wrong, 0.0, torch.full_like(problem.eps, torch.inf))
         rows = (~wrong).nonzero()[:, 0]

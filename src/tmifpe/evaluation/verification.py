@@ -51,6 +51,14 @@ class Verification:
     run: Result | None = None
     """A run on the same examples, with which these are united."""
 
+    def __repr__(self) -> str:
+        inside, broken = int(self.inside.sum()), int(self.broken.sum())
+        return (
+            f"<Verification of {self.n} adversarial examples: {inside} inside ball and box, {broken} break {self.model}; "
+            f"robust accuracy {self.robust_accuracy:.2%}, clean {self.clean_accuracy:.2%}, "
+            f"{self.threat.norm} eps = {self.threat.eps:g}>"
+        )
+
     @property
     def n(self) -> int:
         return len(self.index)
@@ -109,6 +117,7 @@ class Verification:
             "data": self.data,
             "norm": self.threat.norm,
             "eps": self.threat.eps,
+            "box": list(self.threat.box),
             "n": self.n,
             "inside": int(self.inside.sum()),
             "outside_ball": int((~self.in_ball).sum()),
@@ -181,10 +190,12 @@ def verify(
 
 def _matched(tensors: Mapping[str, Tensor], data: Data) -> tuple[Tensor, list[tuple[int, int]]]:
     """The points, and which position of the data has which row of them."""
-    adv = tensors["adv"]
+    adv = torch.from_numpy(given) if isinstance(given := tensors["adv"], np.ndarray) else given
     if not isinstance(adv, Tensor) or adv.dim() < 2 or tuple(adv.shape[1:]) != tuple(data.shape):
         shape = tuple(adv.shape) if isinstance(adv, Tensor) else type(adv).__name__
-        raise InputError(f"adversarial examples must be of shape (n, {', '.join(map(str, data.shape))}), got {shape}")
+        raise InputError(
+            f"adversarial examples must be a tensor of shape (n, {', '.join(map(str, data.shape))}), got {shape}"
+        )
     total = getattr(data, "total", len(data))
     if "indices" in tensors:
         place = {index: row for row, index in enumerate(tensors["indices"].tolist())}

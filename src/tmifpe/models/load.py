@@ -67,7 +67,8 @@ def _resolve(text: str) -> tuple[str, str]:
         raise InputError(f"{text} holds weights only; name an architecture and give them with `weights={text}`")
     if suffix == ".py":
         raise InputError(f"{text} is a Python file; name the function in it that makes the model: {text}:FUNCTION")
-    if colon and not difflib.get_close_matches(head, MODELS, n=1, cutoff=0.75):
+    is_file = head.lower().endswith(".py")  # whatever its name: factory.py is no misspelt `factory`
+    if colon and (is_file or not difflib.get_close_matches(head, MODELS, n=1, cutoff=0.75)):
         return "factory", text
     raise did_you_mean("model", head if colon else text, MODELS)
 

@@ -39,7 +39,8 @@ class Gates:
     def __post_init__(self) -> None:
         for value in (self.robust, self.clean, self.lower):
             if value is not None and not 0 <= value <= 1:
-                raise InputError(f"what an accuracy must reach is a fraction in [0, 1], got {value}")
+                meant = f"; {value:g} % is {value / 100:g}" if 1 < value <= 100 else ""
+                raise InputError(f"what an accuracy must reach is a fraction in [0, 1], got {value:g}{meant}")
 
     def cases(self, result: Result) -> list[Case]:
         """The robust accuracy, which passes if nothing is asked of it, and every other gate that was asked for."""

@@ -22,7 +22,7 @@ def summary(result: Result, gates: Gates = Gates()) -> str:  # noqa: B008 - froz
         ("clean accuracy", f"{result.clean_accuracy:.2%}"),
         ("examples", f"{result.n}, of which broken {result.broken}"),
         ("threat", _text(f"{spec.threat.norm}, eps {spec.threat.eps:.6g}")),
-        ("attack", _text("; ".join(spec.attacks))),
+        ("attack", _text(spec.attack_title)),
     ]
     lines = [f"### {'Failed' if missed else 'Passed'}: {_text(spec.model)} on {_text(spec.data)}", ""]
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]

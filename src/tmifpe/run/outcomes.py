@@ -7,7 +7,7 @@ __all__ = ["Mark", "Outcome", "Outcomes", "as_columns"]
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntFlag
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,7 +189,15 @@ class Outcomes:
     def __len__(self) -> int:
         return len(self.index)
 
-    def __getitem__(self, position: int) -> Outcome:
+    @overload
+    def __getitem__(self, position: int) -> Outcome: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> list[Outcome]: ...
+
+    def __getitem__(self, position: int | slice) -> Outcome | list[Outcome]:
+        if isinstance(position, slice):
+            return [self[one] for one in range(len(self))[position]]
         return Outcome(*(values[position].item() for values in self.arrays.values()))
 
     def __iter__(self) -> Iterator[Outcome]:

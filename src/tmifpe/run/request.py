@@ -20,6 +20,7 @@ from typing import Any, Literal, TypedDict
 import torch
 from torch import Tensor, nn
 
+from tmifpe.attacks.pgd import PGD
 from tmifpe.core.errors import InputError, did_you_mean, shown
 from tmifpe.core.numbers import MOST_SEED, read_number, real_number, whole_number
 from tmifpe.core.types import Classifier, Model, Threat
@@ -183,6 +184,8 @@ class Request:
         """From keyword arguments; an unknown one is an `InputError` that suggests the nearest."""
         known = cls.__dataclass_fields__
         for name in options:
+            if name in PGD.__dataclass_fields__:
+                raise InputError(f"{name} belongs to the attack, not to {verb}: attack=PGD({name}=...)")
             if name not in known:
                 raise did_you_mean(f"option of {verb}", name, known)
         return cls(**options)
@@ -223,6 +226,8 @@ def require_model(model: object) -> None:
     """A module or a function, with its parameters loaded."""
     if isinstance(model, str):
         raise InputError(f"the model must be callable; load {shown(model)} with tmifpe.load_model first")
+    if isinstance(model, type):
+        raise InputError(f"the model must be an object, not the class {model.__name__}; call it: {model.__name__}(...)")
     if not callable(model):
         raise InputError(f"the model must be an nn.Module or any callable to logits, got {type(model).__name__}")
     if isinstance(model, nn.Module) and any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):

@@ -58,6 +58,10 @@ def read_adv(path: str) -> dict[str, Tensor]:
     Read are the files that `adv_file` writes, those of AutoAttack (`adv_complete`), a bare tensor as RobustBench asks
     for it, and any other file of one tensor of images.
     """
+    if not Path(path).is_file():
+        raise InputError(f"no such file: {path} (adversarial examples)")
+    if Path(path).suffix.lower() == ".npy":
+        raise InputError(f"{path} is a bare array; save it with its name: numpy.savez('adv.npz', adv=array)")
     try:
         if Path(path).suffix.lower() == ".npz":
             arrays = read_arrays(Path(path), (), (*_NAMES, "indices", "labels"))

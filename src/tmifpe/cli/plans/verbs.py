@@ -27,7 +27,7 @@ _verb = partial(plan.command, cls=Command)
 
 TEMPLATE = """\
 # A plan of runs for: tmifpe run {name}
-# Every option of tmifpe evaluate is a key here. Running the plan again continues it.
+# Nearly every option of tmifpe evaluate is a key here, with _ for -; a wrong one is answered with a list. Running the plan again continues it.
 
 store = "tmifpe-runs"
 

@@ -105,5 +105,5 @@ def as_spot_check(given: object) -> tuple[int, str] | None:
         return whole_number("spot_check", count), attack
     except InputError:
         raise InputError(
-            f"spot_check must be a number of survivors, or number:attack such as '100:square', got {shown(given)}"
+            f"`spot_check` must be a number of survivors, or number:attack such as '100:square', got {shown(given)}"
         ) from None
