@@ -183,11 +183,10 @@ class Request:
     def of(cls, options: dict[str, Any], verb: str = "evaluate") -> Request:
         """From keyword arguments; an unknown one is an `InputError` that suggests the nearest."""
         known = cls.__dataclass_fields__
-        for name in options:
+        for name in (name for name in options if name not in known):
             if name in PGD.__dataclass_fields__:
                 raise InputError(f"{name} belongs to the attack, not to {verb}: attack=PGD({name}=...)")
-            if name not in known:
-                raise did_you_mean(f"option of {verb}", name, known)
+            raise did_you_mean(f"option of {verb}", name, known)
         return cls(**options)
 
 

@@ -33,7 +33,7 @@ class Bracket(Attack):
     is half-way. Every row is at its own radius and stops by itself, at the latest after `rounds` tries.
 
     >>> Bracket(descend=100, probe=20, rounds=1).budget
-    Budget(forwards=306, backwards=301)
+    Budget(forwards=307, backwards=301)
     """
 
     loss: AnyLoss = "tmifpe"  # kept as its canonical text, like the second
