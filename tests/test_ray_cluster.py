@@ -60,6 +60,7 @@ def cluster(tmp_path_factory) -> Iterator[Any]:
             patch.setenv(name, value)
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
         small = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
+        before = set(offspring(os.getpid()))  # of other tests in this process: multiprocessing's own stay
         made = Cluster(initialize_head=True, head_node_args=small | {"_system_config": SYSTEM})
         made.small = small
         try:
@@ -67,7 +68,7 @@ def cluster(tmp_path_factory) -> Iterator[Any]:
                 made.add_node(**small)
             yield made
         finally:
-            pids = offspring(os.getpid())
+            pids = set(offspring(os.getpid())) - before
             made.shutdown()
             wait_for("the nodes end", all_gone(pids), 60)
 

@@ -109,7 +109,8 @@ def alive(pid: int) -> bool:
 
 def offspring(pid: int) -> dict[int, str]:
     """The processes below one, and what they are called."""
-    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    told = ["ps", "-ww", "-eo", "pid=,ppid=,args="]  # whole lines, whatever COLUMNS says
+    listed = subprocess.run(told, capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 2) for line in listed.splitlines()]
     found, parents = {}, {pid}
     while parents:

@@ -30,6 +30,8 @@ def theory(
     from tmifpe.theory import analyse
 
     if page:
+        if json:
+            raise InputError("--page writes a page, and --json prints an analysis; give one of them")
         from tmifpe.report.page.theory import theory_html
 
         parse.write_file(str(out), theory_html().encode())
