@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 
 import tmifpe
 from tests.linear import Linear, distance, examples
+from tests.test_attacks_contract import SHORT
 from tmifpe import PGD, InputError, Threat, certified_radius, certify
+from tmifpe.attacks import ATTACKS
 from tmifpe.certificates.certifier import Certifier
 from tmifpe.certificates.trace import trace
 from tmifpe.cli import app
@@ -181,6 +183,17 @@ def test_no_attack_contradicts_a_certificate(robust_digits) -> None:
         result = tmifpe.evaluate(model, (x, labels), Threat("linf", 0.03), attack, checks=False, mode="strongest")
         assert not (found.certified.numpy() & result.outcomes.fooled).any()
         assert (result.outcomes.margin <= found.margin_bound.numpy()).all()
+
+
+# AutoAttack is an extra and long, ddn knows l2 only.
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in {"autoattack", "ddn"}])
+def test_no_attack_of_the_catalogue_contradicts_a_certificate(name: str, small) -> None:
+    model, x, labels = small
+    threat = Threat("linf", 0.05)
+    found = certify(model, x, labels, threat).certified.numpy()
+    assert 0 < found.sum() < len(x), "some are certified, not all"
+    result = tmifpe.evaluate(model, (x, labels), threat, SHORT.get(name, name), checks=False)
+    assert not (found & result.outcomes.fooled).any()
 
 
 class TestEvaluate:
