@@ -19,6 +19,7 @@ __all__ = [
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterable
 
 _LONGEST = 1000
@@ -63,19 +64,41 @@ class MissingExtra(InputError):
         )
 
 
+_PHRASES = {
+    "`tmifpe.Normalize(model, mean, std)`": "`mean` and `std`",
+    "`Threat(norm, eps, low, high)`": "`box=LOW,HIGH`",
+}
+"""What Python writes and the command line has options for."""
+
+
 def as_options(text: str) -> str:
     """Text that names arguments as Python does, in backticks, with the options of the command line in their place.
 
     >>> as_options('try `loss="tmifpe"`, `batch_size=8`, `fresh=True` or `store=None`, and more `steps`')
     'try --loss tmifpe, --batch-size 8, --fresh or --no-store, and more --steps'
+    >>> as_options('take `attack=PGD(loss="ce", steps=200)`')
+    'take --attack paper --loss ce --steps 200'
+    >>> as_options("wrap it, `tmifpe.Normalize(model, mean, std)`, or say `Threat(norm, eps, low, high)`")
+    'wrap it, --mean and --std, or say --box LOW,HIGH'
     """
+
+    for python, words in _PHRASES.items():
+        text = text.replace(python, words)
 
     def option(found: re.Match[str]) -> str:
         name, value = found[1].replace("_", "-"), found[2]
+        if value and value.startswith("PGD("):  # whose options are options of the command
+            options = [part.partition("=") for part in value.removeprefix("PGD(").removesuffix(")").split(", ")]
+            return f"--{name} paper " + " ".join(f"--{option} {_word(text)}" for option, _, text in options)
         off, said = value in ("False", "None"), value not in (None, "True", "False", "None")
         return f"--{'no-' * off}{name}" + (f" {value}".replace('"', "") if said else "")
 
     return re.sub(r"`(\w+)(?:=([^`]*))?`", option, text)
+
+
+def _word(text: str) -> str:
+    """A Python value as one word of a shell."""
+    return shlex.quote(text.strip('"'))
 
 
 def first_line(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["importable", "is_external", "locate", "name_of", "normalised", "require_identified", "split_stamp"]
 
+import difflib
 import functools
 import importlib
 import importlib.util
@@ -16,10 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tmifpe.core.code_stamp import UNKNOWN, source_files
 from tmifpe.core.errors import InputError, first_line
-from tmifpe.core.hashing import digest
-from tmifpe.core.torchvision_repair import healed
 
 _modules: dict[str, tuple[ModuleType, str]] = {}
 """Files that have been run, by the name of their module, and how the user wrote their path."""
@@ -69,7 +67,10 @@ def locate(text: str, *, again: bool = False) -> Any:
     try:
         return functools.reduce(getattr, name.split("."), module)
     except AttributeError:
-        raise InputError(f"{text}: there is no {name!r} in {module.__file__ or module.__name__}") from None
+        there = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
+        near = difflib.get_close_matches(name, there, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"{text}: there is no {name!r} in {module.__file__ or module.__name__}{hint}") from None
 
 
 def name_of(thing: Any) -> str:
@@ -84,6 +85,8 @@ def name_of(thing: Any) -> str:
 
 def require_identified(*spellings: str) -> None:
     """`InputError` if one of them names code without a known source: its runs could not be told from others'."""
+    from tmifpe.core.code_stamp import UNKNOWN
+
     for spelling in spellings:
         if f"@{UNKNOWN}" not in spelling:
             continue
@@ -117,6 +120,10 @@ def _existing(place: str, text: str) -> Path:
 
 
 def _run_file(place: str, text: str, again: bool) -> ModuleType:
+    from tmifpe.core.code_stamp import source_files
+    from tmifpe.core.hashing import digest
+    from tmifpe.core.torchvision_repair import healed
+
     path = _existing(place, text)
     sources = source_files(path)
     # A name of its own, so that two files called losses.py, or two versions of one, are two modules. Where a file is
@@ -151,6 +158,8 @@ def _forget(files: list[Path]) -> None:
 
 
 def _import(place: str, text: str) -> ModuleType:
+    from tmifpe.core.torchvision_repair import healed
+
     try:
         return healed(lambda: importlib.import_module(place))
     except ModuleNotFoundError as error:

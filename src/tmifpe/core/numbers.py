@@ -67,14 +67,15 @@ def real_number(
 def read_number(name: str, value: object) -> float:
     """A finite float from a number or from a text such as `0.3` or `8/255`.
 
-    >>> read_number("eps", "8/255") == 8 / 255
-    True
+    >>> read_number("eps", "8/255") == 8 / 255, read_number("eps", "0.5/255") == 0.5 / 255
+    (True, True)
     """
     try:
         if isinstance(value, str) and "/" in value:
             # Numerator over denominator as floats, so that "8/255" is exactly the float 8/255.
-            ratio = Fraction(value)
-            number = ratio.numerator / ratio.denominator
+            above, below = value.split("/")
+            ratio = Fraction(value) if "." not in value else None
+            number = float(above) / float(below) if ratio is None else ratio.numerator / ratio.denominator
         else:
             number = float(value)  # pyright: ignore[reportArgumentType]
     except (TypeError, ValueError, ZeroDivisionError, OverflowError, RuntimeError):

@@ -7,7 +7,6 @@ __all__ = [
     "compute_dtype",
     "exp_or_zero",
     "is_usable",
-    "is_zero",
     "margin",
     "rival",
     "rounding_of",
@@ -15,6 +14,7 @@ __all__ = [
     "safe_gap",
     "top_gap",
     "wide_dtype",
+    "zero_rows",
 ]
 
 import math
@@ -128,11 +128,13 @@ def rounding_of(x: Tensor, threat: Threat) -> Tensor:
     return torch.full_like(x[:1], eps * max(abs(threat.low), abs(threat.high)), dtype=compute_dtype(x.dtype))
 
 
-def is_zero(x: Tensor) -> Tensor:
-    """Which examples are zero everywhere: a few numbers of each are read, and all of those whose few are zero."""
+def zero_rows(x: Tensor) -> Tensor | None:
+    """Which examples are zero everywhere (n,); None if none is. A few numbers of each are read, and all of those whose
+    few are zero."""
     flat = x.flatten(1)
     middle = flat.shape[1] // 2
-    zero = ~flat[:, middle : middle + 32].any(dim=1)
-    if bool(zero.any()):
-        zero[zero.clone()] = ~flat[zero].any(dim=1)
-    return zero
+    alive = flat[:, middle : middle + 32].any(dim=1)
+    if bool(alive.all()):
+        return None
+    alive[~alive] = flat[~alive].any(dim=1)
+    return ~alive

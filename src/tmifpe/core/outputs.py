@@ -13,6 +13,7 @@ from torch import Tensor
 from tmifpe.core.errors import InputError
 
 _ONE_LOGIT = "the model returns one number per image, which is read as the logit of class 1 against 0 for class 0"
+_BOXES = frozenset({"boxes", "pred_boxes"})
 _ENOUGH = 8  # images: so many logits do not all fall into [0, 1] by chance
 _NORMALISED = 1e-3  # what rounding leaves of a logarithm of 1, also in half precision; logits that were not
 # normalised miss it by whole numbers
@@ -38,16 +39,20 @@ def read_output(output: object, n: int) -> tuple[Tensor, str]:
         if _is_number_per_image(output, n):
             other = output.reshape(n, 1)
             return torch.cat([torch.zeros_like(other), other], dim=1), _ONE_LOGIT
-        raise InputError(f"{_wanted(n)}, got {output.dtype} of shape {tuple(output.shape)}")
+        raise InputError(f"{_wanted(n)}, got {output.dtype} of shape {tuple(output.shape)}{_dense(output, n)}")
     parts = _parts(output)
     named = parts.get("logits")
+    if not _is_row_per_image(named, n):
+        _refuse_detection(output)
     if isinstance(named, Tensor):
         chosen = "logits"
     else:
         rows = [name for name, part in parts.items() if _is_row_per_image(part, n)]
         fitting = rows or [name for name, part in parts.items() if _is_number_per_image(part, n)]
         if len(fitting) != 1:
-            raise InputError(f"{_wanted(n)}, got {_describe(output, parts, fitting)}")
+            maps = (_dense(part, n) for part in parts.values() if isinstance(part, Tensor) and part.dim() > 3)
+            dense = "" if fitting else next(filter(None, maps), "")
+            raise InputError(f"{_wanted(n)}, got {_describe(output, parts, fitting)}{dense}")
         chosen = fitting[0]
     logits, more = read_output(parts[chosen], n)
     said = f"the model returns a {type(output).__name__}, of which {_place(output, chosen)} is used"
@@ -65,6 +70,28 @@ def check_clean(logits: Tensor, notes: set[str]) -> None:
             )
     elif bool((logits <= 0).all()) and bool((logits.logsumexp(dim=1).abs() < _NORMALISED).all()):
         notes.add("the model returns log-probabilities, which are logits up to a constant per image and used as such")
+
+
+def _dense(part: Tensor, n: int) -> str:
+    """Says of an output per pixel or per patch what it would need."""
+    if part.dim() < 3 or len(part) != n or not part.is_floating_point():
+        return ""
+    over = tuple(range(2, part.dim()))
+    return (
+        "; an output per pixel or per patch (segmentation) would need labels, a loss and a rule of success over them, "
+        f"which there is not; to attack one class per image, pool it, as in `lambda x: model(x).mean({over})`"
+    )
+
+
+def _refuse_detection(output: object) -> None:
+    """`InputError` for boxes, which come as a dict per image or as one record for all."""
+    first = output[0] if isinstance(output, list | tuple) and output else output
+    names = set(first) if isinstance(first, Mapping) else {name for name in _BOXES if hasattr(first, name)}
+    if names & _BOXES:
+        raise InputError(
+            "the model returns boxes (detection), and attacks need logits of one class per image: detection would need "
+            "ground-truth boxes, a loss and a rule of success over them, which there is not"
+        )
 
 
 def _is_row_per_image(part: object, n: int) -> bool:

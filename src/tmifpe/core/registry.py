@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, cast
 
-from tmifpe.core.code_stamp import UNKNOWN, code_stamp
 from tmifpe.core.errors import InputError, did_you_mean, first_line, shown
 from tmifpe.core.extensions import is_external, locate, name_of, normalised, split_stamp
 
@@ -91,6 +90,8 @@ class Registry(Generic[T]):
 
     def adopt(self, thing: Any, name: str = "") -> str:
         """The canonical name of something from outside, from which `get` finds it again in this process."""
+        from tmifpe.core.code_stamp import UNKNOWN, code_stamp
+
         if not (inspect.isclass(thing) or inspect.isroutine(thing) or isinstance(thing, functools.partial)):
             raise InputError(f"a {self.kind} must be a function or a class, got {shown(thing)}")
         thing = self._origin.get(thing, thing)

@@ -91,7 +91,7 @@ class Classifier:
     name: str
     identity: str
     classes: int | None = None
-    input_shape: tuple[int, int, int] | None = None
+    input_shape: tuple[int, ...] | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     notes: tuple[str, ...] = field(default=())
@@ -101,6 +101,10 @@ class Classifier:
     """The images it was made for; None where nobody knows, and then it is given those of the threat's box."""
     takes_bytes: bool = False
     """Whether it rounds images to bytes first."""
+    options: tuple[str, ...] = ()
+    """What it was loaded with besides its name: `weights=...`, `mean=...`, `std=...`."""
+    resizes: bool = False
+    """Whether it brings images of any size to that of `input_shape` by itself."""
     source: Callable[[], Classifier] | None = field(default=None, compare=False, repr=False)
     """Loads it again, in another process."""
 
@@ -111,7 +115,8 @@ class Classifier:
 
 @runtime_checkable
 class Data(Protocol):
-    """Labelled images in a stable order, read in pieces so that large sets need not fit in memory.
+    """Labelled images, or other tensors of numbers in a box, in a stable order; read in pieces, so that large sets
+    need not fit in memory.
 
     `indices[p]` is the position in the full source of the example at position `p` here. A subset keeps these
     original indices, and random starts are seeded by them; `fetch` takes positions 0 … len-1 of this (sub)set.

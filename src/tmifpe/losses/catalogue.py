@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-__all__ = ["LOSSES", "AnyLoss", "get_loss", "register_loss", "spelling"]
+__all__ = ["LOSSES", "get_loss", "register_loss", "spelling"]
 
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, TypeAlias, cast
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, cast
 
 from tmifpe.core import options
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.registry import Registry
-from tmifpe.losses.function import function_loss
-from tmifpe.losses.loss import Loss
 
-AnyLoss: TypeAlias = str | Loss | type[Loss] | Callable[..., Tensor]
-"""A loss by name, an instance, its class, or a plain function of logits, labels and targets."""
+if TYPE_CHECKING:
+    from tmifpe.losses.loss import AnyLoss, Loss
 
 
 def _admit(thing: Any, name: str) -> type[Loss]:
+    from tmifpe.losses.function import function_loss
+
     if not inspect.isclass(thing):
         return function_loss(thing, name)
     if not dataclasses.is_dataclass(thing) or not cast(Any, thing).__dataclass_params__.frozen:
@@ -76,8 +73,8 @@ def get_loss(loss: AnyLoss) -> Loss:
             "a loss must be a name, a function f(logits, labels, targets) -> (n,) or a frozen dataclass, got "
             f"{shown(loss)}; wrap it in a function that returns one value per example"
         )
-    options.check_spelled(loss, spelling(cast(Loss, loss)), get_loss)
-    return cast(Loss, loss)
+    options.check_spelled(loss, spelling(cast("Loss", loss)), get_loss)
+    return cast("Loss", loss)
 
 
 def spelling(loss: Loss) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["Loss", "aim_of", "as_values", "check_classes", "keep_usable"]
+__all__ = ["AnyLoss", "Loss", "aim_of", "as_values", "check_classes", "keep_usable"]
 
-from typing import ClassVar, Protocol
+from collections.abc import Callable
+from typing import ClassVar, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -33,6 +34,10 @@ class Loss(Protocol):
         return 2
 
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor: ...
+
+
+AnyLoss: TypeAlias = str | Loss | type[Loss] | Callable[..., Tensor]
+"""A loss by name, an instance, its class, or a plain function of logits, labels and targets."""
 
 
 def check_classes(loss: Loss, logits: Tensor, labels: Tensor, targets: Tensor | None) -> None:

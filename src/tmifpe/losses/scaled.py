@@ -95,6 +95,7 @@ def attached(z: Tensor, rows: ScaledRows, t: Tensor, targeted: bool) -> Tensor:
     total = excess + 1.0
     weights = (others / total).scatter_(1, rows.aim, so / -total)
     value = (torch.log1p(excess) - own)[:, 0]
-    value = torch.where(rows.usable, value, 0.0)
-    weights = torch.where(rows.usable[:, None], weights, 0.0)
+    if not bool(rows.usable.all()):
+        value = torch.where(rows.usable, value, 0.0)
+        weights = torch.where(rows.usable[:, None], weights, 0.0)
     return attach_gradient(z, -value, -weights) if targeted else attach_gradient(z, value, weights)

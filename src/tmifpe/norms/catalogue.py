@@ -4,19 +4,23 @@ from __future__ import annotations
 
 __all__ = ["NORMS", "Norm", "get_norm", "register_norm"]
 
-from typing import Any, ClassVar, Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tmifpe.core.errors import InputError
 from tmifpe.core.registry import Registry
-from tmifpe.norms.ball import Ball
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tmifpe.norms.ball import Ball
 
 
 class Norm(Protocol):
     """Pure functions on batches; the first dimension counts examples and is never mixed."""
 
     name: ClassVar[str]
+    spreads: ClassVar[bool] = True
+    """Whether `spread` is anything else than `direction`; a norm that does not say is asked."""
 
     def size(self, delta: Tensor) -> Tensor:
         """The norm of each perturbation, (n,)."""

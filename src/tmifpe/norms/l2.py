@@ -21,6 +21,7 @@ _ROUNDS = 30  # the active set settles in 3 to 6 rounds; every round is feasible
 @dataclass(frozen=True)
 class L2:
     name: ClassVar[str] = "l2"
+    spreads: ClassVar[bool] = False
 
     def size(self, delta: Tensor) -> Tensor:
         return row_norm(delta)

@@ -17,6 +17,7 @@ from tmifpe.norms.ball import Ball, column
 @dataclass(frozen=True)
 class Linf:
     name: ClassVar[str] = "linf"
+    spreads: ClassVar[bool] = False
 
     def size(self, delta: Tensor) -> Tensor:
         return delta.abs().flatten(1).amax(dim=1)

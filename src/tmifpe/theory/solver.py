@@ -73,20 +73,21 @@ def solve_t(d: Tensor, classes: int | None = None) -> Tensor:
         raise InputError(f"ratios must be (n, K-1) in float32 or float64, got {d.dtype} of shape {tuple(d.shape)}")
     count = d.shape[1] + 1 if classes is None else classes
     low, high = bracket(count)
-    if count == 2:
+    if count == 2 or not len(d):  # a closed form, or nothing to solve
         return d.new_full((d.shape[0],), T_TWO)
-    # Classes first: a sum over the leading axis runs along the rows and is several times faster for few classes.
-    ratios = d.detach().t().clamp(max=_FAR).contiguous()
     low, high = low * (1.0 - _WIDEN), high * (1.0 + _WIDEN)
-    if count <= _UNIMODAL:
-        steps = _STEPS[d.dtype][0 if count <= 10 else 1]
-        start, floor, ceiling = (ratios.new_full((d.shape[0],), t) for t in (1.2, low, high))
-        if d.device.type != "cpu":
-            return _newton(ratios, start, floor, ceiling, steps)
+    steps = _STEPS[d.dtype][0 if count <= 10 else 1]
+    # Classes first: a sum over the leading axis runs along the rows and is several times faster for few classes.
+    if count <= _UNIMODAL and d.device.type == "cpu":
         # On so few numbers the loop is all overhead, of which numpy has a third of torch's.
         with np.errstate(all="ignore"):
-            found = _newton(ratios.numpy(), start.numpy(), floor.numpy(), ceiling.numpy(), steps, xp=np)
-        return torch.from_numpy(found)
+            near = np.ascontiguousarray(np.minimum(d.detach().numpy().T, _FAR))
+            start, floor, ceiling = (np.full(near.shape[1], t, dtype=near.dtype) for t in (1.2, low, high))
+            return torch.from_numpy(_newton(near, start, floor, ceiling, steps, xp=np))
+    ratios = d.detach().t().clamp(max=_FAR).contiguous()
+    if count <= _UNIMODAL:
+        start, floor, ceiling = (ratios.new_full((d.shape[0],), t) for t in (1.2, low, high))
+        return _newton(ratios, start, floor, ceiling, steps)
     return _highest(ratios, _log_grid(low, high, _GRID, ratios))
 
 

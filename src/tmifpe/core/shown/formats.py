@@ -35,12 +35,22 @@ def sheet_markdown(sheet: Sheet) -> str:
     """A table; one without a head has an empty one, as Markdown asks."""
     head = sheet.head or ("",) * len(sheet.rows[0])
     align = "|---|" + ("---:|" if sheet.head else "---|") * (len(head) - 1)
-    lines = [_markdown_row(head), align, *map(_markdown_row, sheet.rows)]
+    lines = [_markdown_row(head), align, *(_markdown_row(row, row[0] in sheet.code) for row in sheet.rows)]
     return "\n".join(lines) + (f"\n\n{markdown_text(sheet.note)}" if sheet.note else "")
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(map(markdown_text, cells))} |"
+def _markdown_row(cells: Sequence[str], code: bool = False) -> str:
+    first, *rest = cells
+    return f"| {' | '.join([markdown_text(first), *map(_markdown_code if code else markdown_text, rest)])} |"
+
+
+def _markdown_code(text: str) -> str:
+    """A code span, to be copied as it is; text that could end it, or be a tag to a careless reader, is escaped.
+
+    >>> _markdown_code("my_model.py:build"), _markdown_code("a_b|<c>")
+    ('`my_model.py:build`', 'a\\\\_b\\\\|\\\\<c\\\\>')
+    """
+    return markdown_text(text) if re.search(r"[`<>|\\]", text) else f"`{visible(text)}`"
 
 
 def markdown_text(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Sheet", "percent", "visible"]
+__all__ = ["Sheet", "fitted", "percent", "visible"]
 
 import unicodedata
 from dataclasses import dataclass
@@ -19,6 +19,8 @@ class Sheet:
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
+    code: tuple[str, ...] = ()
+    """The rows, by name, whose text is to be copied."""
 
     def __bool__(self) -> bool:
         return bool(self.rows)
@@ -33,6 +35,16 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in _HIDDEN else c for c in text)
+
+
+def fitted(text: str, most: int) -> str:
+    """A long name without its middle: names of one family begin alike and end alike.
+
+    >>> fitted("robustbench:cifar10/Linf/Wong2020Fast", 21)
+    'robustbenc…ong2020Fast'
+    """
+    flat = " ".join(text.split())
+    return flat if len(flat) <= most + 1 else f"{flat[: most // 2]}…{flat[-(most - most // 2) :]}"
 
 
 def percent(value: float | None, digits: int = 2) -> str:
