@@ -23,6 +23,7 @@ from tmifpe.attacks.radius.fmn import FMN
 from tmifpe.attacks.sequence import Sequence, as_attack
 from tmifpe.attacks.square import Square
 from tmifpe.attacks.stepwise import Stepwise
+from tmifpe.attacks.training import attack
 
 __all__ = [
     "APGD",
@@ -45,6 +46,7 @@ __all__ = [
     "Tally",
     "Verdicts",
     "as_attack",
+    "attack",
     "attack_spelling",
     "bim",
     "fgsm",

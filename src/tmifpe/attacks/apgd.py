@@ -7,6 +7,7 @@ __all__ = ["APGD"]
 import itertools
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -20,6 +21,7 @@ from tmifpe.core.errors import InputError, shown
 from tmifpe.losses import AnyLoss, get_loss, spelling
 from tmifpe.norms import column
 
+_CPU = torch.device("cpu")
 _RISES = 0.75
 """The share of the steps between two checkpoints that must raise the margin."""
 _L1_CHECKS = 0.04
@@ -153,7 +155,7 @@ class APGD(Ascent):
 
     def _checked(self, state: APGDState, number: Tensor) -> tuple[APGDState, Tensor]:
         """Rows at a checkpoint, and those that halve their steps and go back to their best point."""
-        since = _windows(self.steps).to(number.device)[number]
+        since = _windows(self.steps, number.device)[number]
         here = since > 0
         stalled = (state.rises < _RISES * since) | (~state.halved & (state.best_value <= state.checked))
         again = here & stalled
@@ -181,7 +183,8 @@ class APGD(Ascent):
         ), again
 
 
-def _windows(steps: int) -> Tensor:
+@lru_cache(maxsize=64)
+def _windows(steps: int, device: torch.device = _CPU) -> Tensor:
     """(steps + 1,): at a checkpoint the steps since the one before it, elsewhere 0.
 
     Checkpoints lie at shares 0, 0.22 and then each closer to the one before by 0.03, never closer than 0.06.
@@ -193,7 +196,8 @@ def _windows(steps: int) -> Tensor:
     while shares[-1] < 1:
         shares.append(shares[-1] + max(shares[-1] - shares[-2] - 0.03, 0.06))
     places = sorted({math.ceil(round(share * steps, 6)) for share in shares if share <= 1})
-    windows = torch.zeros(steps + 1, dtype=torch.long)
+    windows = [0] * (steps + 1)
     for before, here in itertools.pairwise(places):
         windows[here] = here - before
-    return windows
+    with torch.inference_mode(False):  # what is kept must be of use anywhere
+        return torch.tensor(windows, device=device)

@@ -9,6 +9,7 @@ __all__ = ["Ascent", "AscentState"]
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -27,6 +28,8 @@ WIDE = 0.2
 """The share of the pixels that the first steps change in norms that charge by the pixel (Croce and Hein 2021)."""
 MOST_LOOKS = 2**31
 """Outcomes count steps in 32 bits."""
+_TABLE = 2**16
+"""Steps up to which step sizes are looked up: half a dozen operations on a few rows cost more than one."""
 
 
 @dataclass
@@ -105,20 +108,33 @@ class Ascent(Stepwise):
             return replace(state, looks=state.looks + 1)
         norm, ball = problem.norm, problem.ball
         number = self.number(state)
-        share = get_schedule(self.schedule)(number.to(state.x.dtype) / self.steps)
+        share = self._scheduled(number, state.x.dtype)
         ascent, velocity = self._direction(state, evaluated.grad, number)
         size = column((ball.eps * self.step_size).to(state.x.dtype) * share, state.x)
         # In place from here on: on a CPU, new memory for every step costs as much as the arithmetic.
-        way = norm.spread(ascent, self._share(ball, number))
+        way = self._way(problem, ascent, number)
         moved = torch.addcmul(state.x, way, size, out=way)
         moved = norm.project_(moved, ball, state.region)
         if self.momentum_on == "iterate" and 0 < self.momentum < 1:
-            weight = column(torch.where(number == 0, 1.0, self.momentum).to(state.x.dtype), state.x)
+            weight = column(_weights(self.momentum, state.x.dtype, number.device)[number.clamp(max=1)], state.x)
             # x + m (u - x) + (1 - m)(x - x_) as a blend of u and 2x - x_.
             coast = state.previous.lerp_(state.x, 2.0)
             moved = norm.project_(coast.lerp_(moved, weight), ball, state.region)
         state = AscentState(moved, state.x, velocity, state.looks + 1, state.region)
         return self._restarted(problem, state) if self.restarts > 1 else state
+
+    def _scheduled(self, number: Tensor, dtype: torch.dtype) -> Tensor:
+        """The share of the first step size that each row takes (n,)."""
+        if self.steps > _TABLE:
+            return get_schedule(self.schedule)(number.to(dtype) / self.steps)
+        return _sizes(self.schedule, self.steps, dtype, number.device).index_select(0, number)
+
+    def _way(self, problem: Problem, ascent: Tensor, number: Tensor) -> Tensor:
+        """The step of size one for every row."""
+        norm = problem.norm
+        if not getattr(norm, "spreads", True):
+            return norm.direction(ascent)
+        return norm.spread(ascent, self._share(problem.ball, number))
 
     def _share(self, ball: Ball, number: Tensor) -> Tensor:
         """Over which share of the pixels a step is spread (n,): a fifth at first, falling by the same factor every step
@@ -151,6 +167,20 @@ class Ascent(Stepwise):
             rows = ((number == 0) & (restart == k)).nonzero()[:, 0]
             state.x[rows] = self.start(problem.take(rows), int(k))
         return state
+
+
+@lru_cache(maxsize=64)
+def _sizes(schedule: str, steps: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The shares of the first step size at steps 0 … `steps`."""
+    with torch.inference_mode(False):  # what is kept must be of use anywhere
+        return get_schedule(schedule)(torch.arange(steps + 1, device=device).to(dtype) / steps)
+
+
+@lru_cache(maxsize=64)
+def _weights(momentum: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What the new point weighs at the first step and at later ones."""
+    with torch.inference_mode(False):
+        return torch.tensor([1.0, momentum], dtype=dtype, device=device)
 
 
 def _over(x: Tensor, length: Tensor) -> Tensor:

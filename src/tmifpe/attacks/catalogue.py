@@ -18,16 +18,19 @@ __all__ = [
 import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from tmifpe.attacks.attack import Attack
-from tmifpe.attacks.sequence import as_attack
 from tmifpe.core.errors import InputError
 from tmifpe.core.options import check_spelled, parse, spell, split_list
 from tmifpe.core.registry import Registry
 
+if TYPE_CHECKING:
+    from tmifpe.attacks.attack import Attack
+
 
 def _admit(thing: Any, name: str) -> Callable[..., Attack]:
+    from tmifpe.attacks.attack import Attack
+
     if inspect.isclass(thing):
         if not issubclass(thing, Attack) or not isinstance(getattr(thing, "name", None), str):
             raise InputError(f"{name} is no attack: it must inherit from tmifpe.Attack and have a name")
@@ -38,6 +41,8 @@ def _admit(thing: Any, name: str) -> Callable[..., Attack]:
 
 def _fits(thing: Any) -> bool:
     """An attack's class, or a function that makes an attack: all its parameters have defaults."""
+    from tmifpe.attacks.attack import Attack
+
     if inspect.isclass(thing):
         return issubclass(thing, Attack)
     try:
@@ -89,6 +94,11 @@ ATTACKS.add(
     "tmifpe.attacks.autoattack:AutoAttack",
     "the standard AutoAttack (Croce and Hein 2020; extra autoattack)",
 )
+ATTACKS.add(
+    "outside",
+    "tmifpe.attacks.radius.outside:Outside",
+    "another attack, in larger balls first (Croce and Hein 2021)",
+)
 ATTACKS.add("near", "tmifpe.attacks.near:Near", "another attack, on rows that have come near the boundary")
 register_attack = ATTACKS.register
 NAMED = ("full", "quick")
@@ -103,6 +113,8 @@ def get_attack(text: str) -> Attack:
     >>> get_attack("fgsm,gama") == get_attack("fgsm+gama")
     True
     """
+    from tmifpe.attacks.sequence import as_attack
+
     parts = split_sequence(text)
     if len(parts) > 1:
         return as_attack(get_attack(part) for part in parts)

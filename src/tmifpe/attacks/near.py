@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["Near"]
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -14,10 +15,12 @@ from tmifpe.attacks.attack import Attack, Budget
 from tmifpe.attacks.loop import Loop, blank
 from tmifpe.attacks.loop.queries import Queries
 from tmifpe.attacks.loop.rows import Problem, Verdicts
+from tmifpe.attacks.restarts import side_by_side
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import real_number
 from tmifpe.core.types import Threat
+from tmifpe.norms import get_norm
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ class Near(Attack):
 
     `spread`: only rows that are at most that many times as far from the boundary as the last stage differed from the
     ones before. Where every start ends in the same place, more starts are wasted, however near that place is.
-    `go_on` starts at the best point so far instead of where the attack would start.
+    `go_on` starts at the best point so far instead of where the attack would start. `norm`: only under threats of that
+    norm; under others it attacks nothing.
 
     >>> from tmifpe.attacks import PGD
     >>> Near("pgd(steps=10)", share=0.2).budget
@@ -41,6 +45,7 @@ class Near(Attack):
     share: float = 0.25
     spread: float | None = None
     go_on: bool = False
+    norm: str | None = None
 
     name: ClassVar[str] = "near"
 
@@ -56,8 +61,10 @@ class Near(Attack):
             object.__setattr__(self, "spread", real_number("spread", self.spread, above=0))
         if not isinstance(self.go_on, bool):
             raise InputError(f"go_on must be true or false, got {shown(self.go_on)}")
+        if self.norm is not None:
+            get_norm(self.norm)
 
-    @property
+    @cached_property  # progress asks for its budget at every step
     def inner(self) -> Attack:
         """The attack that it runs."""
         from tmifpe.attacks.catalogue import get_attack
@@ -85,7 +92,8 @@ class Near(Attack):
         return self.inner.together
 
     def check(self, threat: Threat, *, targeted: bool = False, eot: int = 1) -> None:
-        self.inner.check(threat, targeted=targeted, eot=eot)
+        if self.norm in (None, threat.norm):
+            self.inner.check(threat, targeted=targeted, eot=eot)
 
     def run(self, problem: Problem, queries: Queries, loop: Loop) -> Verdicts:
         verdicts = blank(problem)
@@ -94,10 +102,13 @@ class Near(Attack):
             return verdicts
         rows = near.nonzero()[:, 0]
         start = problem.best if self.go_on else problem.start
-        verdicts.put(rows, self.inner.run(replace(problem, start=start).take(rows), queries, loop))
+        few = replace(problem, start=start).take(rows)
+        verdicts.put(rows, side_by_side(self.inner, few, queries, loop))
         return verdicts
 
     def _near(self, problem: Problem) -> Tensor:
+        if self.norm not in (None, problem.threat.norm):
+            return torch.zeros_like(problem.labels, dtype=torch.bool)
         if problem.reached is None or problem.clean is None:
             return torch.ones_like(problem.labels, dtype=torch.bool)
         clean = numerics.margin(problem.clean.to(problem.reached.dtype), problem.labels, problem.targets)

@@ -21,8 +21,10 @@ from __future__ import annotations
 
 __all__ = ["SmoothBackward"]
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,6 +33,9 @@ from torch.overrides import TorchFunctionMode
 
 from tmifpe.core.numerics import compute_dtype
 from tmifpe.norms import column
+
+_STEP = 1e30
+"""A ramp so steep that it is a step."""
 
 
 class SmoothBackward(TorchFunctionMode):
@@ -50,7 +55,24 @@ class SmoothBackward(TorchFunctionMode):
     def __init__(self, share: Tensor) -> None:
         super().__init__()
         self.share = share
-        self.smoothed = self.left = 0
+        self.left = 0
+        self.spreads: list[Tensor] = []
+        """Of every rectifier that was treated, the deviation of each row's activations (n,)."""
+
+    @property
+    def smoothed(self) -> int:
+        return len(self.spreads)
+
+    @cached_property
+    def ramps(self) -> tuple[Tensor, Tensor]:
+        """How steep the ramp of each rectifier is in each row and where it stands, both (L, n); to be read on the way
+        back, when it is known how many rectifiers share the smoothing. A row that has no part in it, or whose
+        activations are all the same, has a step instead: 1[z > 0] for all but the smallest numbers."""
+        spreads = torch.stack([spread.to(self.share.device) for spread in self.spreads])
+        wide = spreads * (self.share / self.smoothed)
+        smooth = wide > 0  # false for NaN, too
+        steep = torch.where(smooth, 0.25 / torch.where(smooth, wide, 1.0), _STEP)
+        return steep, torch.where(smooth, 0.5, 0.0)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -63,7 +85,6 @@ class SmoothBackward(TorchFunctionMode):
         if z.dim() < 2 or len(z) != len(self.share):
             self.left += 1
             return func(*args, **named)
-        self.smoothed += 1
         rest = {name: value for name, value in named.items() if name != "input"}
         return _Smooth.apply(z, self, corners, lambda inner: func(inner, *args[1:], **rest))
 
@@ -132,38 +153,38 @@ class _Smooth(torch.autograd.Function):
     def forward(
         ctx: Any, z: Tensor, smoothing: SmoothBackward, corners: _Corners, unit: Callable[[Tensor], Tensor]
     ) -> Tensor:
+        ctx.smoothing, ctx.corners, ctx.number = smoothing, corners, smoothing.smoothed
+        smoothing.spreads.append(_spread(z))
         # A copy, and before the unit runs: it, or what follows, may overwrite z.
-        spread = z.flatten(1).to(compute_dtype(z.dtype)).std(dim=1, correction=0)
-        usable = spread > 0  # false for NaN, too
-        per_spread = torch.where(usable, 1 / torch.where(usable, spread, 1.0), 1.0).to(z.dtype)
-        ctx.save_for_backward(z * column(per_spread, z), per_spread, usable)
-        ctx.smoothing, ctx.corners = smoothing, corners
+        ctx.save_for_backward(z.clone())
         if corners.in_place:
             ctx.mark_dirty(z)
         return unit(z)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:
-        scaled, per_spread, usable = ctx.saved_tensors
-        share = (ctx.smoothing.share / ctx.smoothing.smoothed).to(scaled)
-        slope = _slope(scaled, per_spread, torch.where(usable, share, 0.0), ctx.corners)
-        return grad_outputs[0] * slope, None, None, None
+        (z,) = ctx.saved_tensors
+        z = z.to(compute_dtype(z.dtype))
+        steep, shift = (column(of_all[ctx.number].to(z), z) for of_all in ctx.smoothing.ramps)
+        (grad,) = grad_outputs
+        return _slope(z, steep, shift, ctx.corners).to(grad.dtype).mul_(grad), None, None, None
 
 
-def _slope(scaled: Tensor, per_spread: Tensor, share: Tensor, corners: _Corners) -> Tensor:
-    """leak + (1 − leak) ramp(z − low) − ramp(z − high), of z / std(z)."""
-    low, high, leak = corners.low, corners.high, corners.leak
-    slope = torch.ones_like(scaled) if low == -torch.inf else _ramp(scaled, low * per_spread, share)
-    if leak:
-        slope = slope.mul_(1 - leak).add_(leak)
-    return slope if high == torch.inf else slope.sub_(_ramp(scaled, high * per_spread, share))
+def _spread(z: Tensor) -> Tensor:
+    """The standard deviation of each row (n,). torch's own, in one pass, takes fifteen times as long on a CPU."""
+    wide, every = z.to(compute_dtype(z.dtype)), tuple(range(1, z.dim()))
+    size = math.sqrt(max(1, z.numel() // max(1, len(z))))
+    return torch.linalg.vector_norm(wide - wide.mean(every, keepdim=True), dim=every).div_(size)
 
 
-def _ramp(z: Tensor, corner: Tensor, share: Tensor) -> Tensor:
-    """clamp((z − corner)/(4 share) + 1/2, 0, 1); the step function 1[z > corner] in rows whose share is 0."""
-    smooth = share > 0
-    steep = torch.where(smooth, 0.25 / torch.where(smooth, share, 1.0), 0.0)
-    ramp = torch.addcmul(column(0.5 - corner * steep, z), z, column(steep, z)).clamp_(0, 1)
-    if bool(smooth.all()):
-        return ramp
-    return torch.where(column(smooth, z), ramp, (z > column(corner, z)).to(z.dtype))
+def _slope(z: Tensor, steep: Tensor, shift: Tensor, corners: _Corners) -> Tensor:
+    """leak + (1 − leak) ramp(z − low) − ramp(z − high)"""
+
+    def ramp(corner: float) -> Tensor:
+        # addcmul would do this number by number, since two of the three are one number per row.
+        return (z * steep).add_(shift - corner * steep if corner else shift).clamp_(0, 1)
+
+    slope = torch.ones_like(z) if corners.low == -torch.inf else ramp(corners.low)
+    if corners.leak:
+        slope = slope.mul_(1 - corners.leak).add_(corners.leak)
+    return slope if corners.high == torch.inf else slope.sub_(ramp(corners.high))

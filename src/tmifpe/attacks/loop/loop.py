@@ -202,8 +202,8 @@ class _Run:
         plain = ~last if smooth is None else ~last & (smooth <= 0)
         slots = self.batch.slots
         slots.plain += plain
-        if evaluated.grad is not None:
-            slots.zero_grad += numerics.is_zero(evaluated.grad) & plain
+        if evaluated.grad is not None and (zero := numerics.zero_rows(evaluated.grad)) is not None:
+            slots.zero_grad += zero & plain
         return evaluated
 
     def _fitting(self, logits: Tensor) -> Tensor:
@@ -220,15 +220,17 @@ class _Run:
         prediction = logits.argmax(dim=1)
         margin = numerics.margin(logits, problem.labels, problem.targets)
         inside = self.attack.inside(problem, state)
-        counts = usable if inside is None else usable & inside
-        better = (margin > slots.margin) & counts
+        better, won = margin > slots.margin, problem.succeeded(prediction)
+        if inside is not None:
+            better, won = better & inside, won & inside
+        if not bool(usable.all()):
+            better, won = better & usable, won & usable
+            slots.unusable += ~usable
         slots.margin = torch.where(better, margin, slots.margin)
         slots.early = torch.where(state.looks < self.late, slots.margin, slots.early)
         slots.prediction = torch.where(better, prediction, slots.prediction)
-        slots.unusable += ~usable
-        self._keep(slots.fresh & ~better)
+        self._keep(slots.fresh > better)  # fresh, and not better
         slots.fresh, self.seen = better, state.x
-        won = problem.succeeded(prediction) & counts
         if problem.targets is not None or bool(won.any()):
             slots.gap = torch.where(better, numerics.top_gap(logits), slots.gap)
         return won

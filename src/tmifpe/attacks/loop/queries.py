@@ -127,17 +127,26 @@ class Queries:
 
     def _look_once(self, x: Tensor, objective: Objective, smooth: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         with torch.enable_grad():
-            leaf = x.detach().requires_grad_()
-            with through_identity(self.model, self.straight_through):
-                logits = self._ask(leaf) if smooth is None else self._ask_smoothly(leaf, smooth)
+            leaf, logits = self.trace(x, smooth)
             value = as_values(objective(logits), logits)
-            if not logits.requires_grad:
-                return logits, value, torch.zeros_like(x)
-            with _failing_clearly(len(x)):
-                found = torch.autograd.grad(value.sum(), leaf, allow_unused=True)
-            grad = cast("Tensor | None", found[0])
-        self.tally.backwards += len(x)
-        return logits.detach(), value.detach(), torch.zeros_like(x) if grad is None else grad
+            grad = self.follow_back(leaf, logits, value.sum())
+        return logits.detach(), value.detach(), grad
+
+    def trace(self, x: Tensor, smooth: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The images as a leaf, and their logits with the way back to it; counted as a forward pass."""
+        leaf = x.detach().requires_grad_()
+        with through_identity(self.model, self.straight_through):
+            return leaf, self._ask(leaf) if smooth is None else self._ask_smoothly(leaf, smooth)
+
+    def follow_back(self, leaf: Tensor, logits: Tensor, end: Tensor, slope: Tensor | None = None) -> Tensor:
+        """d end / d leaf, with `slope` where `end` is no number; counted, unless there is no way back."""
+        if not logits.requires_grad:
+            return torch.zeros_like(leaf)
+        with _failing_clearly(len(leaf)):
+            found = torch.autograd.grad(end, leaf, slope, allow_unused=True)
+        self.tally.backwards += len(leaf)
+        grad = cast("Tensor | None", found[0])
+        return torch.zeros_like(leaf) if grad is None else grad
 
     def _ask_smoothly(self, x: Tensor, share: Tensor) -> Tensor:
         with SmoothBackward(share) as seen:

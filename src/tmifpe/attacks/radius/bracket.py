@@ -86,14 +86,15 @@ class Bracket(Attack):
         smaller = other.fooled & (~verdicts.fooled | (_size(problem, other) < _size(problem, verdicts)))
         verdicts = verdicts.followed_by(other, smaller)
         self._try(self._at, ~verdicts.fooled, problem, verdicts, queries, inner)
-        fooled, broken = verdicts.fooled, int(verdicts.fooled.sum())
+        fooled = verdicts.fooled
         width = self.resolution * problem.eps
         high = torch.where(fooled, _size(problem, verdicts), torch.inf)
         low = torch.where(fooled, 0.0, problem.eps)
         stride = width.clone()
         for _ in range(self.rounds):
             wide = fooled & (high - low > width * (1 + 1e-9))
-            done = len(problem) - int(wide.sum())
+            # What is broken and not yet bracketed is not done, and must not count as broken before it is.
+            done, broken = int((~wide).sum()), int((fooled & ~wide).sum())
             if done == len(problem):
                 break
             tried = torch.where(wide, (high - stride).clamp(min=0), problem.eps)

@@ -105,9 +105,9 @@ class FMN(Ascent):
         grown = torch.minimum(state.radius * (1 + self.gamma * share), self.reach * problem.eps)
         radius = torch.where(adversarial, shrunk, torch.minimum(grown, least))
         length = column((radius * self.step_size * share).to(x.dtype), x)
-        ball = problem.at(radius).ball
-        way = norm.spread(evaluated.grad, self._share(ball, self.number(state)))
-        moved = norm.project(torch.addcmul(state.x, way, length), ball)
+        within = problem.at(radius)
+        way = self._way(within, evaluated.grad, self.number(state))
+        moved = norm.project(torch.addcmul(state.x, way, length), within.ball)
         ends = ((state.looks + 1 >= self.steps) & torch.isfinite(least)).nonzero()[:, 0]
         if len(ends):
             moved[ends] = state.found[ends]
