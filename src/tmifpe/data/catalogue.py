@@ -6,20 +6,23 @@ __all__ = ["DATA", "Source", "register_data"]
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tmifpe.core.errors import InputError, first_line
 from tmifpe.core.registry import Registry
-from tmifpe.core.types import Data
-from tmifpe.data.wrap import as_data
 
-Source: TypeAlias = Callable[[str], Data]
+if TYPE_CHECKING:
+    from tmifpe.core.types import Data
+
+Source: TypeAlias = "Callable[[str], Data]"
 
 
 def _admit(thing: Any, name: str) -> Source:
     """A data source from outside: a function that returns (images, labels), a Dataset, a DataLoader or `Data`."""
 
     def source(where: str) -> Data:
+        from tmifpe.data.wrap import as_data
+
         given = [where] if where else []
         text = ":".join([name, *given])
         try:

@@ -44,7 +44,7 @@ def as_images(images: Any, what: str) -> Tensor:
     """Any array of images as a tensor (n, ...), detached: uint8 (0 … 255) or floating, at least 2-D, not empty."""
     tensor = _tensor(images, f"the images of {what}")
     if tensor.ndim < 2:
-        raise InputError(f"the images of {what} must have shape (n, C, H, W), got {tuple(tensor.shape)}")
+        raise InputError(f"the images of {what} must have shape (n, C, H, W) or (n, ...), got {tuple(tensor.shape)}")
     if tensor.numel() == 0:
         raise InputError(f"{what} is empty (images of shape {tuple(tensor.shape)}); nothing to evaluate")
     if tensor.dtype not in _PIXELS:
@@ -74,8 +74,8 @@ def check_images(images: Tensor, what: str, box: Box = UNIT, *, unit: bool = Fal
     if low < box[0] or high > box[1]:
         raise InputError(
             f"the images of {what} must lie in [{box[0]:g}, {box[1]:g}] but reach from {low:.4g} to {high:.4g}; scale "
-            "them and let normalisation happen inside the model (`mean` and `std`), or give the box that they are in: "
-            "Threat(norm, eps, low, high) or `box`"
+            "them and normalise inside the model, `tmifpe.Normalize(model, mean, std)`, or give the box that they are "
+            "in, `Threat(norm, eps, low, high)`"
         )
     return images
 
@@ -92,7 +92,9 @@ def check_labels(labels: Any, n: int, what: str) -> Tensor:
     """Labels as int64 (n,): whole numbers from 0."""
     tensor = _tensor(labels, f"the labels of {what}")
     if tensor.ndim != 1:
-        raise InputError(f"the labels of {what} must be class numbers of shape (n,), got shape {tuple(tensor.shape)}")
+        raise InputError(
+            f"the labels of {what} must be class numbers of shape (n,), got shape {tuple(tensor.shape)}{_other(tensor)}"
+        )
     if tensor.dtype == torch.bool or tensor.dtype.is_floating_point or tensor.dtype.is_complex:
         raise InputError(f"the labels of {what} must be integers, got {_word(tensor.dtype)}")
     if len(tensor) != n:
@@ -101,6 +103,20 @@ def check_labels(labels: Any, n: int, what: str) -> Tensor:
     if n and int(tensor.min()) < 0:
         raise InputError(f"the labels of {what} must not be negative, got {int(tensor.min())}")
     return tensor
+
+
+def _other(labels: Tensor) -> str:
+    """What labels of another shape may be, and what they would need."""
+    if labels.ndim == 2:
+        return (
+            "; from one-hot rows take `labels.argmax(1)`; several labels per image (multi-label) would need a loss and "
+            "a rule of success over sets of labels, which there is not"
+        )
+    if labels.ndim > 2:
+        return (
+            "; labels per pixel (segmentation) would need a loss and a rule of success over pixels, which there is not"
+        )
+    return ""
 
 
 def existing(where: str, source: str, *, folder: bool) -> Path:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["FolderData", "as_class_names", "imagefolder", "imagenet", "imagenet_bicubic"]
+__all__ = ["FolderData", "imagefolder", "imagenet", "imagenet_bicubic"]
 
 import importlib.util
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,6 @@ from tmifpe.data.checks import existing
 from tmifpe.data.resize import PRESETS, Resize
 from tmifpe.data.wrap import as_image
 
-_MAX_NAMES = 16 << 20  # bytes of a file of names
 _SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
 
@@ -110,32 +108,6 @@ def _folder(
         labels=torch.tensor([label for _, label in files]),
         class_names=order,
     )
-
-
-def as_class_names(given: Sequence[str] | str | Path) -> tuple[str, ...]:
-    """Names of classes in the model's order: as they are, or from a text file with one per line.
-
-    >>> as_class_names(["cat", "dog"])
-    ('cat', 'dog')
-    """
-    names = _read_names(given) if isinstance(given, str | Path) else [str(name) for name in given]
-    double = [name for name, times in Counter(names).items() if times > 1]
-    if double:
-        raise InputError(f"the class {shown(double[0])} is named twice; each name stands for one class")
-    if not names:
-        raise InputError("there are no names of classes; give one per class, in the model's order")
-    return tuple(names)
-
-
-def _read_names(path: str | Path) -> list[str]:
-    file = existing(str(path), "`classes`", folder=False)
-    if file.stat().st_size > _MAX_NAMES:
-        raise InputError(f"{path} has more than {_MAX_NAMES >> 20} MiB, too many for names of classes")
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the names of classes from {path}: {error}") from None
-    return [line.strip() for line in lines if line.strip()]
 
 
 def _check_folders(folders: Sequence[str], names: Sequence[str], where: str) -> None:

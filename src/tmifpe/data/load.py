@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tmifpe.core.errors import InputError, shown
+from tmifpe.core.files import as_class_names
 from tmifpe.core.types import UNIT, Box, Data
 from tmifpe.data.catalogue import DATA
-from tmifpe.data.folder import as_class_names, imagefolder
+from tmifpe.data.folder import imagefolder
 from tmifpe.data.resize import Resize
 from tmifpe.data.stratified import stratified
 from tmifpe.data.subset import in_box, subset

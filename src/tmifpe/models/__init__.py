@@ -4,7 +4,10 @@ from __future__ import annotations
 
 __all__ = [
     "MODELS",
+    "Ensemble",
     "Normalize",
+    "Probe",
+    "ZeroShot",
     "check_compatible",
     "load_model",
     "model_identity",
@@ -16,6 +19,7 @@ __all__ = [
 
 from tmifpe.models.catalogue import MODELS, register_model
 from tmifpe.models.check import check_compatible
+from tmifpe.models.composed import Ensemble, Probe, ZeroShot
 from tmifpe.models.identity import model_identity
 from tmifpe.models.load import load_model
 from tmifpe.models.normalize import Normalize

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["check_compatible", "count_classes"]
+__all__ = ["check_compatible", "count_classes", "resizing_note"]
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ def check_compatible(classifier: Classifier, data: Data, box: Box = UNIT) -> Non
             f"{classifier.name} takes images in {made_for}, not in {given}; leave out the box"
             + ("" if classifier.takes_bytes else f", or give its normalisation in units of {given} (`mean` and `std`)")
         )
-    if classifier.input_shape is not None and shape != classifier.input_shape:
+    if classifier.input_shape is not None and not _takes(classifier, shape):
         raise MisfitError(
             f"{classifier.name} takes images of shape {_times(classifier.input_shape)}, "
             f"but those of {data.name} have {_times(shape)}"
@@ -34,7 +34,7 @@ def check_compatible(classifier: Classifier, data: Data, box: Box = UNIT) -> Non
             f"mean and std have {len(classifier.mean)} numbers, but the images of {data.name} have {shape[0]} channels"
         )
     classes = classifier.classes
-    if classifier.input_shape is None or classes is None:
+    if shape != classifier.input_shape or classes is None:
         classes = count_classes(classifier.module, shape, classifier.name)
     named: tuple[str, ...] = getattr(data, "class_names", ())
     if data.classes is not None and data.classes != classes:
@@ -47,6 +47,22 @@ def check_compatible(classifier: Classifier, data: Data, box: Box = UNIT) -> Non
             f"{data.name} has label {int(labels.max())}, but {classifier.name} has only {classes} classes "
             f"(0 … {classes - 1})"
         )
+
+
+def _takes(classifier: Classifier, shape: tuple[int, ...]) -> bool:
+    stated = classifier.input_shape
+    if classifier.resizes and stated is not None and len(shape) == 3:
+        return shape[0] == stated[0]
+    return shape == stated
+
+
+def resizing_note(classifier: Classifier, shape: tuple[int, ...]) -> tuple[str, ...]:
+    """A remark where the model resizes images of this shape."""
+    stated = classifier.input_shape
+    if not classifier.resizes or stated is None or tuple(shape) == stated:
+        return ()
+    sizes = _times(tuple(shape)[1:]), _times(stated[1:])
+    return (f"the model resizes images of {sizes[0]} to {sizes[1]} by itself; eps is measured on those of {sizes[0]}",)
 
 
 def _check_order(classifier: Classifier, named: tuple[str, ...], data: str) -> None:

@@ -89,10 +89,10 @@ def _stated_classes(made: Any) -> int | None:
     return stated if isinstance(stated, int) and stated > 0 else None
 
 
-def _stated_shape(made: Any) -> tuple[int, int, int] | None:
+def _stated_shape(made: Any) -> tuple[int, ...] | None:
     stated = getattr(made, "input_shape", None)
-    if isinstance(stated, tuple | list) and len(stated) == 3 and all(isinstance(side, int) for side in stated):
-        return (stated[0], stated[1], stated[2])
+    if isinstance(stated, tuple | list) and stated and all(isinstance(side, int) for side in stated):
+        return tuple(stated)
     return None
 
 

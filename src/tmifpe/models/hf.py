@@ -1,10 +1,11 @@
-"""`hf:NAME` or `hf:FOLDER`: an image classifier of Hugging Face transformers, with its processor's normalisation."""
+"""`hf:NAME` or `hf:FOLDER`: an image classifier of Hugging Face transformers, its processor inside."""
 
 from __future__ import annotations
 
-__all__ = ["LogitsOnly", "hf"]
+__all__ = ["LogitsOnly", "config_text", "existing_folder", "hf"]
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from tmifpe.core.errors import InputError, first_line
 from tmifpe.core.extras import import_extra
 from tmifpe.core.types import UNIT
+from tmifpe.models.processor import Resizing, as_sides, normalisation, processor_settings, resizing
 from tmifpe.models.source import Asked, Loaded
 from tmifpe.models.weights import load_weights
 
@@ -29,47 +31,82 @@ class LogitsOnly(nn.Module):
         return self.network(pixel_values=x).logits
 
 
+class FeaturesOnly(nn.Module):
+    """What a network without a head pools, or where it has no pooling that was trained, its first token."""
+
+    def __init__(self, network: nn.Module, pooled: bool) -> None:
+        super().__init__()
+        self.network = network
+        self.pooled = pooled
+
+    def forward(self, x: Tensor) -> Tensor:
+        record = self.network(pixel_values=x)
+        return record.pooler_output.flatten(1) if self.pooled else record.last_hidden_state[:, 0]
+
+
 def hf(asked: Asked) -> Loaded:
     """From the cache, the hub or a folder, as safetensors or weights-only state dict; code of the hub is never run."""
     if not asked.where:
         raise InputError("hf needs a name or a folder: write hf:NAME, e.g. hf:microsoft/resnet-18")
     if asked.where.startswith(("/", ".", "~")):
-        asked = replace(asked, where=str(_existing_folder(asked.where)))
+        asked = replace(asked, where=str(existing_folder(asked.where, "hf")))
     transformers = import_extra("transformers", "Hugging Face models", "hf", uses_torchvision=True)
-    drawn: list[str] = []
+    network, drawn = _network(transformers, asked)
+    if asked.features:
+        untrained = [name for name in drawn if "pooler" not in name]  # a classifier's checkpoint may have none
+        module: nn.Module = FeaturesOnly(network, pooled=len(untrained) == len(drawn))
+        drawn = untrained
+    else:
+        _refuse_other_tasks(network.config, asked.where)
+        module = LogitsOnly(network)
+    if drawn:  # transformers would fill them with random numbers
+        raise InputError(f"hf:{asked.where} is no trained image classifier: it lacks {', '.join(drawn[:3])}")
+    settings = processor_settings(transformers, asked.where)
+    config, how = network.config, resizing(settings)
+    shape = _input_shape(config, how, settings)
+    mean, std = normalisation(settings, shape[0] if shape else 3)
+    return Loaded(
+        module,
+        stamp=f"hf:{type(network).__name__}:{config_text(config)}",
+        classes=None if asked.features else int(config.num_labels),
+        input_shape=shape,
+        mean=mean,
+        std=std,
+        class_names=() if asked.features else _class_names(config),
+        box=UNIT,
+        resizing=how,
+        notes=() if settings else (f"hf:{asked.where} states no normalisation; give `mean` and `std` if it needs one",),
+    )
+
+
+def _network(transformers: Any, asked: Asked) -> tuple[Any, list[str]]:
+    """The network, and the names of what would be random in it."""
+    auto = transformers.AutoModel if asked.features else transformers.AutoModelForImageClassification
     try:
-        auto = transformers.AutoModelForImageClassification
         if asked.weights is None:
             network, report = auto.from_pretrained(asked.where, trust_remote_code=False, output_loading_info=True)
-            drawn = [*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])]
-        else:
-            config = transformers.AutoConfig.from_pretrained(asked.where, trust_remote_code=False)
-            network = auto.from_config(config, trust_remote_code=False)
+            return network, [*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])]
+        config = transformers.AutoConfig.from_pretrained(asked.where, trust_remote_code=False)
+        network = auto.from_config(config, trust_remote_code=False)
     except Exception as error:  # no network, no such name, not an image classifier
         first = first_line(error)
         raise InputError(
             f"cannot load hf:{asked.where} (an image classifier in a folder, in the cache or on the hub): {first}"
         ) from error
-    if drawn:  # transformers would fill them with random numbers
-        raise InputError(f"hf:{asked.where} is no trained image classifier: it lacks {', '.join(drawn[:3])}")
-    if asked.weights is not None:
-        load_weights(network, asked.weights, f"hf:{asked.where}")
-    processor = _processor(transformers, asked.where)
-    config = network.config
-    mean, std = _normalisation(processor)
-    return Loaded(
-        LogitsOnly(network),
-        stamp=f"hf:{type(network).__name__}:{_settings(config)}",
-        classes=int(config.num_labels),
-        input_shape=_input_shape(config, processor),
-        mean=mean,
-        std=std,
-        class_names=_class_names(config),
-        box=UNIT,
-        notes=()
-        if processor
-        else (f"hf:{asked.where} states no normalisation; give `mean` and `std` if it needs one",),
-    )
+    load_weights(network, asked.weights, f"hf:{asked.where}")
+    return network, []
+
+
+def _refuse_other_tasks(config: Any, where: str) -> None:
+    """`InputError` for a network whose labels are not one class per image."""
+    if getattr(config, "problem_type", None) == "multi_label_classification":
+        raise InputError(
+            f"hf:{where} is a multi-label classifier (problem_type in its configuration), and attacks need one class "
+            "per image: multi-label would need a loss and a rule of success over sets of labels; to attack one label, "
+            "wrap the model so that it returns that label's logit alone"
+        )
+    if getattr(config, "problem_type", None) == "regression":
+        raise InputError(f"hf:{where} is a regression, and robust accuracy needs classes")
 
 
 def _class_names(config: Any) -> tuple[str, ...]:
@@ -79,45 +116,25 @@ def _class_names(config: Any) -> tuple[str, ...]:
     return () if any(not name or name.startswith("LABEL_") for name in names) else names
 
 
-def _settings(config: Any) -> str:
+def config_text(config: Any) -> str:
     """All that the configuration says of the network, but for where it was found and by which version it is read."""
     aside = ("_name_or_path", "transformers_version")
     return json.dumps({k: v for k, v in config.to_dict().items() if k not in aside}, sort_keys=True, default=str)
 
 
-def _existing_folder(where: str) -> Path:
+def existing_folder(where: str, source: str) -> Path:
     try:
         folder = Path(where).expanduser()
         if folder.is_dir():
             return folder
     except (OSError, ValueError, RuntimeError):  # a name too long, with a null byte, or of a user who is not there
         pass
-    raise InputError(f"no such folder: {where} (from hf:{where})")
+    raise InputError(f"no such folder: {where} (from {source}:{where})")
 
 
-def _processor(transformers: Any, where: str) -> dict[str, Any]:
-    """The processor's settings, without making a processor: those need further packages."""
-    try:
-        return dict(transformers.ImageProcessingMixin.get_image_processor_dict(where)[0])
-    except (OSError, ValueError, TypeError):
-        return {}
-
-
-def _normalisation(processor: dict[str, Any]) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    mean, std = processor.get("image_mean"), processor.get("image_std")
-    if not processor.get("do_normalize", True) or not mean or not std:
-        return None, None
-    return tuple(mean), tuple(std)
-
-
-def _input_shape(config: Any, processor: dict[str, Any]) -> tuple[int, int, int] | None:
-    """(C, H, W) from the network if it states a size, else from what its processor makes."""
-    channels = getattr(config, "num_channels", None) or 3
-    size = getattr(config, "image_size", None) or processor.get("crop_size") or processor.get("size")
-    if isinstance(size, int):
-        return (channels, size, size)
-    if isinstance(size, list | tuple) and len(size) == 2:
-        return (channels, int(size[0]), int(size[1]))
-    if isinstance(size, dict) and "height" in size and "width" in size:
-        return (channels, int(size["height"]), int(size["width"]))
-    return None
+def _input_shape(config: Any, how: Resizing | None, settings: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """(C, H, W): what the processor makes of pictures, else the size that the network states."""
+    channels = int(getattr(config, "num_channels", None) or 3)
+    size = getattr(config, "image_size", None) or settings.get("crop_size") or settings.get("size")
+    sides = how.size if how is not None else as_sides(size)
+    return None if sides is None else (channels, *sides)

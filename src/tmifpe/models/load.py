@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["load_model"]
+__all__ = ["load_model", "read_source"]
 
 import difflib
 from collections.abc import Sequence
@@ -14,11 +14,13 @@ import torch
 from torch import nn
 
 from tmifpe.core.errors import InputError, did_you_mean, first_line
+from tmifpe.core.files import as_class_names
 from tmifpe.core.types import Classifier
 from tmifpe.models.catalogue import MODELS, SUFFIXES
 from tmifpe.models.check import count_classes
 from tmifpe.models.identity import held_parts, model_identity
 from tmifpe.models.normalize import Normalize, mean_and_std
+from tmifpe.models.processor import Resized
 from tmifpe.models.source import Asked, Loaded
 
 
@@ -28,24 +30,61 @@ def load_model(
     weights: str | Path | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    classes: Sequence[str] | str | Path | None = None,
+    template: str | None = None,
     device: str = "cpu",
 ) -> Classifier:
     """The classifier that `text` names: in eval mode, frozen, normalisation inside.
 
-    `mean` and `std`, in the units of the images, replace what the source states itself. Nothing but a factory, which is
-    the user's own code, runs anything from a file; see docs/models-and-data.md for what each source trusts.
+    `mean` and `std`, in the units of the images, replace what the source states itself. `classes` (names, or a file of
+    one per line) and `template` say in words what a zero-shot model, `clip:NAME`, is to tell apart. Nothing but a
+    factory, which is the user's own code, runs anything from a file; see docs/models-and-data.md for what each source
+    trusts.
     """
     text = str(text)
-    source, where = _resolve(text.strip())
-    asked = Asked(source, where, None if weights is None else _path(weights))
-    with torch.random.fork_rng(devices=[]):  # new layers draw initial weights; this leaves the caller's RNG untouched
-        loaded = MODELS.get(source)(asked)
+    named = () if classes is None else as_class_names(classes)
+    loaded = read_source(text, weights=weights, classes=named, template=template or "")
     if mean is not None or std is not None:
         if loaded.takes_bytes:
             raise InputError(f"{text} takes bytes and normalises them by itself; leave out mean and std")
+        if loaded.normalises:
+            raise InputError(f"members of {text} have a normalisation of their own; leave out mean and std")
         loaded = replace(loaded, mean=mean, std=std, box=None)  # in the units of whatever box is given
-    again = partial(load_model, text, weights=weights, mean=mean, std=std)
-    return replace(_finish(text.strip(), loaded, device), source=again)
+    again = partial(load_model, text, weights=weights, mean=mean, std=std, classes=classes, template=template)
+    made = _finish(text.strip(), loaded, device)
+    return replace(made, source=again, options=_options(weights, mean, std, classes, template))
+
+
+def read_source(
+    text: str,
+    *,
+    weights: str | Path | None = None,
+    classes: tuple[str, ...] = (),
+    template: str = "",
+    features: bool = False,
+) -> Loaded:
+    """The network that `text` names, as its source made it; with `features`, without its head where that is known."""
+    source, where = _resolve(text.strip())
+    if (classes or template) and source != "clip":
+        raise InputError(f"classes and template are told to zero-shot models, clip:NAME; {text} has classes of its own")
+    asked = Asked(source, where, None if weights is None else _path(weights), classes, template, features)
+    with torch.random.fork_rng(devices=[]):  # new layers draw initial weights; this leaves the caller's RNG untouched
+        return MODELS.get(source)(asked)
+
+
+def _options(
+    weights: str | Path | None,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    classes: Sequence[str] | str | Path | None,
+    template: str | None,
+) -> tuple[str, ...]:
+    """As text, for the record of a run: what the name of the model does not say."""
+    numbers = {"mean": mean, "std": std}
+    told = [f"{name}={','.join(map(repr, map(float, given)))}" for name, given in numbers.items() if given is not None]
+    file = classes if isinstance(classes, str | Path) else "FILE"
+    words = {"weights": weights, "classes": None if classes is None else file, "template": template}
+    return (*(f"{name}={given}" for name, given in words.items() if given is not None), *told)
 
 
 def _path(weights: str | Path) -> Path:
@@ -79,6 +118,8 @@ def _finish(name: str, loaded: Loaded, device: str) -> Classifier:
     module = loaded.module
     if normalisation is not None:
         module = Normalize(module, *normalisation)
+    if loaded.resizing is not None:
+        module = Resized(module, loaded.resizing)
     identity = model_identity(module, [loaded.stamp, *held_parts(loaded.module)]) or loaded.stamp
     if isinstance(module, nn.Module):
         for parameter in module.parameters():
@@ -103,6 +144,7 @@ def _finish(name: str, loaded: Loaded, device: str) -> Classifier:
         class_names=loaded.class_names,
         box=loaded.box,
         takes_bytes=loaded.takes_bytes,
+        resizes=loaded.resizes or loaded.resizing is not None,
     )
 
 

@@ -27,7 +27,7 @@ def onnx_file(asked: Asked) -> Loaded:
     onnx = import_extra("onnx", "ONNX models", "onnx")
     onnx2torch = import_extra("onnx2torch", "ONNX models", "onnx", uses_torchvision=True)
     model = _read(onnx, path)
-    shape = _image_shape(model, path)
+    shape = _input_shape(model)
     notes: list[str] = []
     if not model.graph.node:
         raise InputError(f"{path} is an empty graph")
@@ -54,9 +54,7 @@ def onnx_file(asked: Asked) -> Loaded:
     )
 
 
-def _lift(
-    onnx: Any, onnx2torch: Any, model: Any, tied: FixedBatch, shape: tuple[int, int, int] | None
-) -> nn.Module | None:
+def _lift(onnx: Any, onnx2torch: Any, model: Any, tied: FixedBatch, shape: tuple[int, ...] | None) -> nn.Module | None:
     """The network for any batch size, if it can be had and gives the same logits as the one tied to its own."""
     if shape is None:  # it could not be tried out, and is then not trusted
         return None
@@ -155,11 +153,7 @@ def _dimensions(value: Any) -> list[int | None]:
     return [size.dim_value if size.dim_value > 0 else None for size in sizes] or [None]
 
 
-def _image_shape(model: Any, path: Path) -> tuple[int, int, int] | None:
+def _input_shape(model: Any) -> tuple[int, ...] | None:
     sizes = _dimensions(_inputs(model)[0])[1:]
     known = [size for size in sizes if size is not None]
-    if len(known) != len(sizes) or not known:
-        return None
-    if len(known) != 3:
-        raise InputError(f"{path} takes inputs of shape {tuple(known)}, not images of shape (C, H, W)")
-    return (known[0], known[1], known[2])
+    return tuple(known) if known and len(known) == len(sizes) else None

@@ -45,15 +45,17 @@ def pt2(asked: Asked) -> Loaded:
         first = first_line(error)
         raise InputError(f"{path} is not a program of torch.export that this torch can read: {first}") from error
     sizes = _input_sizes(program)
-    if len(sizes) != 4:
-        raise InputError(f"{path} takes inputs of {len(sizes)} dimensions, not images of shape (n, C, H, W)")
+    if len(sizes) < 2:
+        raise InputError(
+            f"{path} takes inputs of {len(sizes)} dimensions, not a batch of images or other tensors (n, ...)"
+        )
     batch, *image = (size if isinstance(size, int) else None for size in sizes)
     notes = ()
     if batch is not None:
         module = FixedBatch(module, batch)
         notes = (f"{path.name} was exported for a batch of {batch}: images are run {batch} at a time",)
     known = [size for size in image if size is not None]
-    shape = (known[0], known[1], known[2]) if len(known) == 3 else None
+    shape = tuple(known) if len(known) == len(image) else None
     return Loaded(module, hash_file(path), input_shape=shape, notes=notes)
 
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.types import Box, Model
+from tmifpe.models.processor import Resizing
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,12 @@ class Asked:
     source: str
     where: str
     weights: Path | None = None
+    classes: tuple[str, ...] = ()
+    """Names of classes, for models that are told them in words."""
+    template: str = ""
+    """A sentence with {} in the place of a name."""
+    features: bool = False
+    """Whether the network is wanted without its head, as the backbone of a probe."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,7 @@ class Loaded:
     module: Model
     stamp: str
     classes: int | None = None
-    input_shape: tuple[int, int, int] | None = None
+    input_shape: tuple[int, ...] | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     notes: tuple[str, ...] = ()
@@ -38,6 +45,12 @@ class Loaded:
     takes_bytes: bool = False
     """Whether it rounds images to bytes first, so that no normalisation may come before it."""
     class_names: tuple[str, ...] = ()
+    resizing: Resizing | None = None
+    """How images of another size are brought to that of `input_shape`."""
+    normalises: bool = False
+    """Whether parts of it normalise by themselves, so that no further normalisation may come before it."""
+    resizes: bool = False
+    """Whether it brings images of any size to that of `input_shape` by itself."""
 
 
 Source: TypeAlias = Callable[[Asked], Loaded]

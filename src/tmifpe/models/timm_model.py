@@ -1,4 +1,4 @@
-"""`timm:NAME`: a network of timm with its own normalisation and input size."""
+"""`timm:NAME`: a network of timm with its own normalisation and input size, to which images are resized inside."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tmifpe.core.errors import InputError, did_you_mean, first_line
 from tmifpe.core.extras import import_extra
 from tmifpe.core.options import parse, spell
 from tmifpe.core.types import UNIT
+from tmifpe.models.processor import Resizing
 from tmifpe.models.source import Asked, Loaded
 from tmifpe.models.weights import load_weights
 
@@ -45,14 +46,27 @@ def timm_model(asked: Asked) -> Loaded:
     if options.get("in_chans"):
         shape = (options["in_chans"], *shape[1:])
     mean, std = _normalisation(settings, shape)
+    how = None if options else _resizing(settings, shape)  # timm's sizes are those of its own weights
+    if asked.features:
+        module.reset_classifier(0)
     return Loaded(
         module,
         stamp=f"timm:{spell(name, options)}",
-        input_shape=(shape[0], shape[1], shape[2]) if len(shape) == 3 else None,
+        input_shape=shape if len(shape) == 3 else None,
         mean=mean,
         std=std,
         box=UNIT,
+        resizing=how,
     )
+
+
+def _resizing(settings: dict[str, Any], shape: tuple[int, ...]) -> Resizing | None:
+    """As timm evaluates the network: the shorter side to the input size divided by `crop_pct`, then the centre."""
+    if len(shape) != 3 or settings.get("crop_mode", "center") != "center" or shape[1] != shape[2]:
+        return None
+    mode = settings.get("interpolation", "bicubic")
+    short = int(shape[1] / (settings.get("crop_pct") or 0.875))
+    return Resizing((shape[1], shape[2]), short, mode if mode in ("bilinear", "bicubic") else "bicubic")
 
 
 def _normalisation(

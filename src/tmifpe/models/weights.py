@@ -121,6 +121,8 @@ def _read_torch(file: Path) -> Any:
 def _reason(error: Exception) -> str:
     """The telling line of torch's long explanations."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, LookupError | EOFError):  # whose text, say "101", speaks of the inside of torch
+        return "it is neither a safetensors file nor one of torch.save, or it is damaged"
     telling = [line for line in lines if "Unsupported" in line or "GLOBAL" in line or "TorchScript" in line]
     return (telling or lines or [type(error).__name__])[0][:200]
 
