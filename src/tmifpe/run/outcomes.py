@@ -101,6 +101,8 @@ class Outcomes:
     >>> table = Outcomes.blank(3)
     >>> len(table), table[0].fooled
     (3, False)
+    >>> table
+    <Outcomes of 3 examples: 3 robust, 0 broken, 0 wrong to begin with>
     """
 
     if TYPE_CHECKING:
@@ -185,6 +187,11 @@ class Outcomes:
     @property
     def counted(self) -> NDArray[np.bool_]:
         return (self.marks & Mark.LEFT_OUT) == 0
+
+    def __repr__(self) -> str:
+        robust, broken = int(self.robust.sum()), int(self.fooled.sum())
+        wrong = int((~self.correct).sum())
+        return f"<Outcomes of {len(self)} examples: {robust} robust, {broken} broken, {wrong} wrong to begin with>"
 
     def __len__(self) -> int:
         return len(self.index)

@@ -28,6 +28,10 @@ class PreparedModel:
     device: torch.device
     straight_through: tuple[str, ...] = ()
     """Modules that gradients pass as if they were the identity."""
+    fast: Model | None = None
+    """A copy that runs faster, which attacks follow; the model itself gives the verdicts."""
+    copies: tuple[Model, ...] = ()
+    """More of `fast`, one for every part that the rows of a batch are cut into; empty where they are not."""
 
     @property
     def image_dtype(self) -> torch.dtype:

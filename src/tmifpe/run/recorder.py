@@ -13,8 +13,8 @@ from tmifpe.run.spec import Plan, RunSpec
 
 
 class Recorder(Protocol):
-    """Called in this order: settled, begin, key, recall, finished, save or fail for every shard, end if no shard is
-    missing; close in any case."""
+    """Called in this order: settled, begin, key, recall, finished, replan if a tuning was chosen, save or fail for
+    every shard, end if no shard is missing; close in any case."""
 
     def settled(self, spec: RunSpec, plan: Plan) -> RunSpec | None:
         """The spec, with its cut if it needs one, of a finished run of this request: the model then need not be
@@ -37,6 +37,10 @@ class Recorder(Protocol):
 
     def finished(self) -> dict[str, Any] | None:
         """The JSON of the result, if the run came to its end before."""
+        ...
+
+    def replan(self, plan: Plan) -> None:
+        """Keep how the model is run from now on; before any shard is saved."""
         ...
 
     def save(self, result: ShardResult) -> None:
@@ -75,6 +79,8 @@ class NoRecorder:
 
     def finished(self) -> dict[str, Any] | None:
         return None
+
+    def replan(self, plan: Plan) -> None: ...
 
     def save(self, result: ShardResult) -> None: ...
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,8 +29,9 @@ from tmifpe.run.bar import AnyProgress
 from tmifpe.run.cut.part import RunPart, parse_part
 from tmifpe.run.evidence.spot_check import as_spot_check
 from tmifpe.run.recorder import Keeper
-from tmifpe.run.result import Progress
 from tmifpe.run.second_opinion import as_precision
+from tmifpe.run.shown.progress import Progress
+from tmifpe.run.tune.tuning import tune_mode
 
 MOST_DRAWS = 1_000_000
 """Of a randomised model, per query (`eot`) or in all (`repeats`)."""
@@ -55,13 +57,17 @@ class SharedOptions(TypedDict, total=False):
     indices: Sequence[int] | None
     """Only these examples, by position in the data."""
     batch_size: int | None
+    tune: Literal["auto", "off", "full"] | None
+    """Look for a faster way to run the model: `auto` for at most 2 % of the run, `full` whatever it takes; without it
+    the environment variable `TMIFPE_TUNE`, or `auto`."""
     shard_size: int | None
     """Examples per shard, the unit of storing and resuming."""
     device: str | torch.device | None
     name: str | None
     """What the model is called in results and in the store."""
     checks: bool
-    """Look for reasons to doubt the number, the result's flags, for at most 5 % of the run's cost."""
+    """Look for reasons to doubt the number, the result's flags: for at most 5 % of the run's cost from 500 examples on,
+    and for more of smaller runs."""
     verify: Literal["fp64", "fp32", "bf16", "fp16"] | None
     """Evaluate every adversarial example in this precision too, and mark those on which the two disagree."""
     keep_adv: bool
@@ -118,6 +124,7 @@ class Request:
     sample: int | None = None
     indices: Sequence[int] | None = None
     batch_size: int | None = None
+    tune: str | None = None
     shard_size: int | None = None
     device: str | torch.device | None = None
     name: str | None = None
@@ -160,6 +167,7 @@ class Request:
         as_spot_check(self.spot_check)
         if self.certify and self.targets is not None:
             raise InputError("certificates are for untargeted evaluations; leave out the targets or `certify`")
+        object.__setattr__(self, "tune", tune_mode(self.tune))
         self._check_engine()
 
     def _check_engine(self) -> None:
@@ -186,7 +194,9 @@ class Request:
         for name in (name for name in options if name not in known):
             if name in PGD.__dataclass_fields__:
                 raise InputError(f"{name} belongs to the attack, not to {verb}: attack=PGD({name}=...)")
-            raise did_you_mean(f"option of {verb}", name, known)
+            if name in ("mean", "std"):
+                raise InputError(f"{verb} takes no {name}; wrap the model: tmifpe.Normalize(model, mean, std)")
+            raise did_you_mean(f"option of {verb}", name, {*known, "attack"})
         return cls(**options)
 
 
@@ -233,9 +243,14 @@ def require_model(model: object) -> None:
         raise InputError("the model has parameters on the meta device, which hold no values; load its weights first")
 
 
-def require_threat(threat: object) -> None:
-    if not isinstance(threat, Threat):
-        raise InputError(f"the threat must be a Threat, e.g. Threat('linf', 8/255), got {type(threat).__name__}")
+def require_threat(threat: object, verb: str = "evaluate", data: object = None) -> None:
+    """`data` is what stands before it: labels in the place of the threat belong to images there."""
+    if isinstance(threat, Threat):
+        return
+    call = f'{verb}(model, (x, y), Threat("linf", 8/255))'
+    if isinstance(data, Tensor | np.ndarray):
+        raise InputError(f"images and labels are given as a pair: {call}")
+    raise InputError(f"the threat must be a Threat, as in {call}, got {shown(threat)}")
 
 
 def as_targets(targets: Any) -> str | int | Tensor | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Flag", "Progress", "Radius", "Result"]
+__all__ = ["Flag", "Radius", "Result"]
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -48,20 +48,6 @@ class Flag:
 
     def on_command_line(self) -> Flag:
         return Flag(self.name, as_options(self.seen), as_options(self.advice))
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far an evaluation has come. The robust accuracy so far lies in [robust, total - wrong] / total."""
-
-    total: int
-    done: int
-    robust: int
-    wrong: int
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        return self.robust / self.total, (self.total - self.wrong) / self.total
 
 
 @dataclass(frozen=True)
@@ -262,6 +248,7 @@ class Result:
             "mode": self.spec.mode,
             "precision": self.spec.precision,
             "batch_size": self.plan.batch_size,
+            "tuning": None if self.plan.tuning is None else dataclasses.asdict(self.plan.tuning),
             "key": self.key,
             "version": __version__,
         }

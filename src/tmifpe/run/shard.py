@@ -28,7 +28,10 @@ from tmifpe.core.types import Data, Threat
 from tmifpe.run.clean import CleanLogits
 from tmifpe.run.outcomes import Mark, Outcomes
 from tmifpe.run.prepared_model import PreparedModel
+from tmifpe.run.shown.progress import Look, look_at
 from tmifpe.run.targets import choose_targets
+from tmifpe.run.tune.executor import followed
+from tmifpe.run.tune.tuning import Tuning
 from tmifpe.run.verify import disagree, verify
 
 
@@ -53,6 +56,8 @@ class Job:
     """The radii to attack one after another, the threat's eps last; empty for that alone."""
     clean: CleanLogits = field(default_factory=CleanLogits)
     """Shared by the runs of one model on the same data, so that the clean pass happens once."""
+    tuning: Tuning | None = None
+    """How the model is run; `prepared` has the copy for it, where this process computes."""
     keeps_batches: bool = False
     """Whether the batch size is part of the question, as it is for a randomised model."""
 
@@ -71,6 +76,8 @@ class ShardResult:
     """What each stage of the attack cost; empty in shards of 0.1.0."""
     notes: frozenset[str] = frozenset()
     """What a reader should know about how the model was queried; not stored."""
+    batch_size: int | None = None
+    """The batch that memory sufficed for, if it is smaller than the one asked for; not stored."""
 
 
 @dataclass(frozen=True)
@@ -85,17 +92,15 @@ class ShardFailure:
     """Empty where the process was killed and could not say."""
 
 
-def run_shard(
-    job: Job, shard: int, positions: range, tick: Callable[[int, int], None] = lambda *_: None
-) -> ShardResult:
-    """Evaluate the examples at `positions`; `tick(done, wrong)` is called at every look."""
+def run_shard(job: Job, shard: int, positions: range, tick: Callable[[Look], None] = lambda _: None) -> ShardResult:
+    """Evaluate the examples at `positions`; `tick` is called at every look."""
     with preserved_state(job.prepared.model, job.prepared.device):
         # The draws of a randomised model belong to the shard, so that to run it again is to get the same outcomes.
         seed_rng(job.prepared.device, job.seed, shard)
         return _run_shard(job, shard, positions, tick)
 
 
-def _run_shard(job: Job, shard: int, positions: range, tick: Callable[[int, int], None]) -> ShardResult:
+def _run_shard(job: Job, shard: int, positions: range, tick: Callable[[Look], None]) -> ShardResult:
     prepared = job.prepared
     queries = Queries(prepared.model, prepared.dtype, job.eot, straight_through=prepared.straight_through)
     x, labels, indices = fetch_rows(job, positions)
@@ -104,10 +109,14 @@ def _run_shard(job: Job, shard: int, positions: range, tick: Callable[[int, int]
     outcomes = _clean_outcomes(logits, labels, targets, indices)
     problem = Problem(x, labels, targets, indices, job.threat, job.seed, clean=logits)
     attacked = torch.from_numpy(outcomes.correct & outcomes.counted).to(x.device)
-    adv = _attack(job, queries, problem, attacked, outcomes, tick)
+
+    def told(done: int, wrong: int) -> None:
+        tick(look_at(job, queries, len(problem), done, wrong))
+
+    adv = _attack(job, queries, followed(prepared, queries), problem, attacked, outcomes, told)
     _ask_second(job, queries, problem, adv, attacked, outcomes)
     if job.certify:
-        _certify(job, problem, attacked, outcomes, lambda: tick(len(problem), int((~outcomes.robust).sum())))
+        _certify(job, problem, attacked, outcomes, lambda: told(len(problem), int((~outcomes.robust).sum())))
     stages, notes = tuple(queries.stages), frozenset(queries.notes)
     return ShardResult(shard, outcomes, adv, queries.tally, stages=stages, notes=notes)
 
@@ -174,9 +183,15 @@ def targets_of(job: Job, positions: Sequence[int], logits: Tensor, labels: Tenso
 
 
 def _attack(
-    job: Job, queries: Queries, problem: Problem, attacked: Tensor, outcomes: Outcomes, tick: Callable[[int, int], None]
+    job: Job,
+    queries: Queries,
+    leading: Queries,
+    problem: Problem,
+    attacked: Tensor,
+    outcomes: Outcomes,
+    tick: Callable[[int, int], None],
 ) -> Tensor:
-    """Attack these rows; fills `outcomes`, returns the points."""
+    """Attack these rows by way of `leading`, verified by `queries`; fills `outcomes`, returns the points."""
     adv = problem.x.clone()
     rows = attacked.nonzero()[:, 0]
     closed = len(problem) - len(rows)
@@ -191,7 +206,7 @@ def _attack(
         )
         stages = Stages(job.attack.stages)
         several = job.radii
-        verdicts = run_radii(stages, several, part, queries, loop) if several else stages.run(part, queries, loop)
+        verdicts = run_radii(stages, several, part, leading, loop) if several else stages.run(part, leading, loop)
         adv[rows] = verdicts.adv
         _note(outcomes, rows.cpu().numpy(), part, verdicts)
     return adv

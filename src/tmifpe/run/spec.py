@@ -7,7 +7,7 @@ __all__ = ["PRECISIONS", "Plan", "RunSpec", "get_precision"]
 import dataclasses
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from tmifpe.core.numbers import MOST_SEED, whole_number
 from tmifpe.core.options import parse, split_list
 from tmifpe.core.types import Threat
 from tmifpe.run import frozen_defaults
+from tmifpe.run.tune.tuning import Tuning
 from tmifpe.version import RESULTS_VERSION
 
 PRECISIONS: dict[str, torch.dtype] = {
@@ -67,6 +68,8 @@ class RunSpec:
     """How certificates are computed, or `none`: they are part of the outcomes."""
     radii: tuple[float, ...] = ()
     """The radii that were attacked one after another, smallest first, eps last; empty if eps was the only one."""
+    model_options: tuple[str, ...] = ()
+    """`weights=FILE` and the like, as `Classifier.options` has them: a name, like that of the model."""
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, least=0, most=MOST_SEED)
@@ -85,9 +88,9 @@ class RunSpec:
     def from_dict(cls, plain: dict[str, Any]) -> RunSpec:
         """A spec as any version stored it. Fields unknown here are ignored; a missing one has its frozen default."""
         told = {**frozen_defaults.SPEC_FIELDS, **plain}
-        values = {field.name: told[field.name] for field in dataclasses.fields(cls)}
-        values["threat"] = Threat(**{field.name: told["threat"][field.name] for field in dataclasses.fields(Threat)})
-        for name in ("attacks", "straight_through", "radii"):
+        values = {one.name: told[one.name] for one in dataclasses.fields(cls)}
+        values["threat"] = Threat(**{one.name: told["threat"][one.name] for one in dataclasses.fields(Threat)})
+        for name in ("attacks", "straight_through", "radii", "model_options"):
             values[name] = tuple(told[name])
         for name, words in frozen_defaults.OLD_WORDS.items():
             today = {old: new for new, old in words.items()}
@@ -100,9 +103,9 @@ class RunSpec:
         Names are left out: the identities say what a model and data are. So is whatever has its frozen default.
         """
         plain = self.as_dict()
-        del plain["model"], plain["data"], plain["total"]
+        del plain["model"], plain["model_options"], plain["data"], plain["total"]
         for name, default in frozen_defaults.SPEC_FIELDS.items():
-            if plain[name] == default:
+            if name in plain and plain[name] == default:
                 del plain[name]
         for name, words in frozen_defaults.OLD_WORDS.items():
             plain[name] = words.get(plain[name], plain[name])
@@ -143,6 +146,8 @@ class Plan:
     n: int
     batch_size: int
     shard_size: int
+    tuning: Tuning | None = field(default=None, compare=False)
+    """How the model is run, once that has been chosen; a resumed run goes on in the same way."""
 
     def __post_init__(self) -> None:
         if min(self.n, self.batch_size, self.shard_size) < 1:
@@ -151,7 +156,13 @@ class Plan:
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Plan:
         """A plan as any version stored it; fields unknown here are ignored."""
-        return cls(**{field.name: int(plain[field.name]) for field in dataclasses.fields(cls)})
+        tuning = plain.get("tuning")
+        n, batch, shard = (int(plain[name]) for name in ("n", "batch_size", "shard_size"))
+        return cls(n, batch, shard, None if tuning is None else Tuning.from_dict(tuning))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, without what was not chosen."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
     @property
     def cut(self) -> str:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tmifpe.core.errors import InputError, shorten
+from tmifpe.core.errors import InputError
 from tmifpe.core.extras import import_extra
 from tmifpe.core.shown.palette import COLOURS
-from tmifpe.core.shown.sheet import visible
+from tmifpe.core.shown.sheet import fitted, visible
 from tmifpe.core.stats import wilson
 
 if TYPE_CHECKING:
@@ -46,18 +46,18 @@ def plain_text(text: str) -> str:
 
 def plot_result(result: Result) -> Any:
     """Robust accuracy of the weakest classes, and of all examples against the steps of the attack."""
-    figure = new_figure(10, 4.2)
+    figure = new_figure(10, max(4.4, 1.7 + 0.14 * min(_CLASSES, len(result.per_class()))))
     left, right = figure.subplots(1, 2)
     _classes(left, result)
     _steps(right, result)
-    title = f"{result.spec.model} on {result.spec.data}: {result}"
-    figure.suptitle(plain_text(shorten(title, 150)), fontsize=10, wrap=True)
+    names = f"{fitted(result.spec.model, 60)} on {fitted(result.spec.data, 50)}"
+    figure.suptitle(f"{plain_text(names)}\n{plain_text(str(result))}", fontsize=9)
     return figure
 
 
 def _classes(axes: Any, result: Result) -> None:
     found = sorted(result.per_class().items(), key=lambda one: one[1][2] / max(1, one[1][0]))[:_CLASSES]
-    names = [plain_text(shorten(result.class_name(label), 24)) for label, _ in found]
+    names = [plain_text(fitted(result.class_name(label), 28)) for label, _ in found]
     counts = np.array([numbers for _, numbers in found], dtype=float).reshape(-1, 3)
     clean, robust = 100 * counts[:, 1] / counts[:, 0], 100 * counts[:, 2] / counts[:, 0]
     ends = 100 * np.array([wilson(one[2], int(one[0])) for one in counts]).reshape(-1, 2)
@@ -66,6 +66,7 @@ def _classes(axes: Any, result: Result) -> None:
     error = np.abs(np.stack([robust - ends[:, 0], ends[:, 1] - robust]))
     axes.barh(places, robust, 0.5, color=COLOURS[0], xerr=error, ecolor="black", label="robust, 95 % interval")
     axes.set_yticks(places, names, fontsize=7)
+    axes.set_ylim(len(found) - 0.4, -0.6)  # the weakest on top
     axes.set_xlim(0, 100)
     axes.set_xlabel("accuracy, %")
     axes.set_title("by class, the weakest first", fontsize=10)
