@@ -19,6 +19,7 @@ from tmifpe.audits.advice import advice, layer_advice
 from tmifpe.audits.gradient_errors import Finding, Flags, GradientErrors, Reals, summarise
 from tmifpe.audits.shown import audit_sheet, plot_audit
 from tmifpe.core.errors import InputError, shorten
+from tmifpe.core.extras import import_extra
 from tmifpe.core.shown.formats import sheet_html, sheet_latex, sheet_markdown
 from tmifpe.run.shown.plot import save_figure
 from tmifpe.theory.formats import format_of
@@ -142,14 +143,19 @@ class Audit:
 
     def to_markdown(self) -> str:
         """What every loss loses in every precision in Markdown."""
-        return "\n\n".join(map(sheet_markdown, [audit_sheet(self)]))
+        return sheet_markdown(audit_sheet(self))
 
     def to_latex(self) -> str:
-        """The same in LaTeX: a `tabular` each, without packages."""
-        return "\n\n".join(map(sheet_latex, [audit_sheet(self)]))
+        """The same in LaTeX: a `tabular`, without packages."""
+        return sheet_latex(audit_sheet(self))
 
     def _repr_html_(self) -> str:
-        return "".join(map(sheet_html, [audit_sheet(self)]))
+        return sheet_html(audit_sheet(self))
+
+    def to_pandas(self) -> Any:
+        """One row per example, loss and precision as a DataFrame (extra `pandas`); see `rows`."""
+        pandas: Any = import_extra("pandas", "tables of audits", "pandas")
+        return pandas.DataFrame(self.rows())
 
     def plot(self, path: str | Path | None = None) -> Any:
         """The gaps with the thresholds of CE, and what each loss loses. Returns a matplotlib figure (extra `plots`).

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tmifpe.core.errors import shorten
 from tmifpe.core.shown.palette import FORMATS
-from tmifpe.core.shown.sheet import Sheet, percent
+from tmifpe.core.shown.sheet import Sheet, fitted, percent
 from tmifpe.run.shown.plot import new_figure, plain_text
 
 if TYPE_CHECKING:
@@ -37,16 +36,18 @@ def audit_sheet(audit: Audit) -> Sheet:
 
 def plot_audit(audit: Audit) -> Any:
     """Two panels: the gaps and the thresholds of CE, and what each loss loses in each precision."""
-    figure = new_figure(12, 4.6)
-    left, right = figure.subplots(1, 2, width_ratios=[1, 1.25])
+    broad = max(6.7, 1.2 + 0.3 * len(audit.losses) * len(audit.precisions))  # inches, for the numbers on the bars
+    figure = new_figure(5.3 + broad, 4.9)
+    left, right = figure.subfigures(1, 2, width_ratios=[5.3, broad])
     _gaps(left, audit)
     _losses(right, audit)
-    names = shorten(f"{Path(audit.model).name} on {audit.data}", 90)
-    figure.suptitle(f"{plain_text(names)}: {int(audit.correct.sum())} correctly classified examples")
+    names = f"{fitted(Path(audit.model).name, 50)} on {fitted(audit.data, 40)}"
+    figure.suptitle(f"{plain_text(names)}\n{int(audit.correct.sum())} correctly classified examples", fontsize=10)
     return figure
 
 
-def _gaps(axes: Any, audit: Audit) -> None:
+def _gaps(panel: Any, audit: Audit) -> None:
+    axes = panel.add_subplot()
     gap = audit.delta[audit.correct]
     positive = gap[gap > 0]
     limits = audit.thresholds
@@ -59,7 +60,7 @@ def _gaps(axes: Any, audit: Audit) -> None:
         share = float((gap >= limits[name]).mean())
         label = f"{name}: {limits[name]:.2f} ({100 * share:.0f} % above)"
         axes.axvline(limits[name], color=colour, linestyle=style, linewidth=1.8, label=label)
-    axes.legend(ncols=2, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)
+    panel.legend(ncols=2, fontsize=8, loc="outside lower center", frameon=False)
     axes.set_xlabel("gap Δ between the two largest logits (log scale)")
     axes.set_ylabel("examples")
     axes.yaxis.get_major_locator().set_params(integer=True)  # there is no half an example
@@ -67,8 +68,9 @@ def _gaps(axes: Any, audit: Audit) -> None:
     axes.set_title("Gaps, and where CE loses its label (two classes)", fontsize=10)
 
 
-def _losses(axes: Any, audit: Audit) -> None:
+def _losses(panel: Any, audit: Audit) -> None:
     """Pale bars: the label's component is gone; full bars: the whole gradient is."""
+    axes = panel.add_subplot()
     places = np.arange(len(audit.losses))
     width = 0.8 / len(audit.precisions)
     for k, precision in enumerate(audit.precisions):
@@ -84,10 +86,14 @@ def _losses(axes: Any, audit: Audit) -> None:
             axes.annotate(text, (x, height), (0, 2), textcoords="offset points", ha="center", fontsize=7)
     axes.bar([0], [0], color="#555555", label="full: the whole gradient is zero")
     axes.bar([0], [0], color="#555555", alpha=0.35, label="pale: only the label's component is")
-    axes.set_xticks(places, audit.losses)
+    names = [plain_text(fitted(loss, 36)) for loss in audit.losses]
+    if sum(map(len, names)) > 60 + 2 * len(names):  # side by side they would run into one another
+        axes.set_xticks(places, names, rotation=30, ha="right", fontsize=8)
+    else:
+        axes.set_xticks(places, names)
     axes.set_ylim(0, 107)
     axes.set_ylabel("% of correctly classified examples")
     axes.set_title("Gradients lost to floating point", fontsize=10)
-    columns = len(audit.precisions) + 2
-    axes.legend(ncols=columns, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False,
-                columnspacing=1.2, handlelength=1.2)  # fmt: skip
+    axes.margins(x=0.02)
+    look = {"fontsize": 8, "frameon": False, "columnspacing": 1.2, "handlelength": 1.2}
+    panel.legend(loc="outside lower center", ncols=min(len(audit.precisions) + 2, 5), **look)

@@ -7,6 +7,7 @@ __all__ = ["Ran", "advised"]
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tmifpe.attacks import full
 from tmifpe.checks.flags import FLAGS
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job
@@ -21,6 +22,8 @@ class Ran:
     losses: frozenset[str] = frozenset()
     """The names of the losses that its attacks climbed."""
     attacks: frozenset[str] = frozenset()
+    full: bool = False
+    """Whether it was the default attack, or what of it fits a targeted or randomised run."""
     blind: bool = False
     """Whether a gradient-free attack, or such a part of one, took part."""
     steps: int = 0
@@ -40,6 +43,7 @@ class Ran:
         return cls(
             losses=frozenset(losses),
             attacks=frozenset(stage.name for stage in stages),
+            full=len(stages) > 1 and all(stage in full().stages for stage in stages),
             blind=any(not one.needs_gradient for stage in stages for one in (stage, *stage.parts)),
             steps=max(_whole(stage, "steps", 0) for stage in stages),
             restarts=max(_whole(stage, "restarts", 1) for stage in stages),
@@ -48,6 +52,19 @@ class Ran:
             precision=job.prepared.precision,
             second=job.second.precision if job.second is not None else "",
         )
+
+    @property
+    def default(self) -> list[str]:
+        """To run the default attack, where the run did not."""
+        return [] if self.full else ['run the default, `attack="full"`']
+
+    def longer(self, restarts: int = 1) -> str:
+        """The run's attack with ten times as many steps and so many times the restarts, spelled out: `full` and
+        `quick` take no options. Of several attacks, one that climbs the default loss."""
+        known = sorted(self.losses - {"tmifpe"})
+        loss = f'loss="{known[0]}", ' if len(known) == len(self.losses) == 1 else ""
+        again = f", restarts={restarts * self.restarts}" if restarts * self.restarts > 1 else ""
+        return f"`attack=PGD({loss}steps={10 * (self.steps or 100)}{again})`"
 
     @property
     def gradient_free(self) -> str:
@@ -99,8 +116,8 @@ def _saturated(ran: Ran) -> str:
         )
     check = "" if ran.second or ran.precision == "fp64" else ' and `verify="fp64"`'
     return (
-        f"Use a loss that does not depend on the scale of the logits (tmifpe, cw){check}; do not compare with numbers "
-        "found by cross-entropy."
+        'Use a loss that does not depend on the scale of the logits: that of the default, `attack="full"`, '
+        f"or cw{check}; do not compare with numbers found by cross-entropy."
     )
 
 
@@ -124,24 +141,26 @@ def _dropout(ran: Ran) -> str:
 
 
 def _incomplete(ran: Ran) -> str:
-    if not ran.steps:
-        return ""
-    more = f" and `restarts={5 * ran.restarts}`" if ran.restarts > 1 else ", or `restarts=5`"
-    return f"Give the attack ten times as many steps, `steps={10 * ran.steps}`{more}."
+    return ", or ".join([*ran.default, f"take ten times as many steps, {ran.longer()}"]) + "."
 
 
 def _from_outside(ran: Ran) -> str:
     kinds = [*([] if "autoattack" in ran.attacks else ["AutoAttack"]), *([] if ran.blind else ["a gradient-free one"])]
     others = f"use attacks of another kind ({', '.join(kinds)})" if kinds else "look for what misleads them"
-    more = f"`steps={10 * ran.steps}` and `restarts={5 * ran.restarts}`" if ran.steps else "more `steps` and `restarts`"
+    more = ", then ".join([*ran.default, f"take more steps and restarts, {ran.longer(5)}"])
     return (
-        f"The number is too high: give the attack {more}; if that does not help, the gradients near the images are "
-        f"misleading: {others} and report what all of them leave."
+        f"The number is too high: {more}; if that does not help, the gradients near the images are misleading: "
+        f"{others} and report what all of them leave."
     )
 
 
+def _spot_check(ran: Ran) -> str:
+    more = ran.default or [f"take more steps and restarts, {ran.longer(5)}"]
+    return f"The number is too high: {more[0]}, or evaluate with that attack, and check again."
+
+
 def _two_classes(ran: Ran) -> str:
-    wanted = [] if ran.restarts > 1 else ["use several restarts (`restarts=5`)"]
+    wanted = [] if ran.restarts > 1 else ran.default
     wanted += [] if ran.blind else ["add a gradient-free attack"]
     return "Agreement between losses is no evidence here" + (f": {' and '.join(wanted)}." if wanted else ".")
 
@@ -165,5 +184,6 @@ _ADVICE: dict[str, Callable[[Ran], str]] = {
     "unstable-predictions": _unstable,
     "incomplete-optimisation": _incomplete,
     "found-from-outside": _from_outside,
+    "spot-check": _spot_check,
 }
 """By flag; an empty text leaves the general advice of the catalogue."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 __all__ = ["FLAGS", "Kind", "flag", "some"]
 
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from tmifpe.core.registry import Registry
-from tmifpe.run.result import Flag
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tmifpe.run.result import Flag
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,15 @@ def flag(name: str, seen: str, advice: str | None = None) -> Flag:
     >>> flag("probabilities", "rows sum to 1").name
     'probabilities'
     """
+    from tmifpe.run.result import Flag
+
     return Flag(name, seen, advice or FLAGS.get(name).advice)
 
 
 def some(indices: NDArray[np.integer], most: int = 10) -> str:
     """How many examples, and which: the first of them by index.
 
+    >>> import numpy as np
     >>> some(np.array([3, 5])), some(np.arange(12), 2)
     ('2 examples (3, 5)', '12 examples (0, 1 and 10 more)')
     """
@@ -95,7 +101,7 @@ _add(
 _add(
     "too-few-classes",
     "with two classes all losses push in the same direction",
-    "Agreement between losses is no evidence here: use several restarts, and a gradient-free attack.",
+    'Agreement between losses is no evidence here: run the default, `attack="full"`, and a gradient-free attack.',
 )
 _add(
     "part-of-box",
@@ -106,18 +112,20 @@ _add(
 _add(
     "normalisation",
     "the images look as if they were normalised wrongly, or twice",
-    "Give the data in the box and the normalisation of the training once: inside the model or by `mean` and `std`.",
+    "Give the data in the box and the normalisation of the training once: inside the model, or by "
+    "`tmifpe.Normalize(model, mean, std)`.",
 )
 _add(
     "saturated-logits",
     "the logits are so large that the softmax is exactly one-hot, or that rounding swamps their gaps",
-    'Use a loss that does not depend on the scale of the logits (tmifpe, cw) and `verify="fp64"`; do not compare with '
-    "numbers found by cross-entropy.",
+    'Use a loss that does not depend on the scale of the logits: that of the default, `attack="full"`, or cw and '
+    '`verify="fp64"`; do not compare with numbers found by cross-entropy.',
 )
 _add(
     "gradient-lost",
     "floating point loses the gradient of this loss, though the margin has one",
-    'Use `loss="tmifpe"`, whose gradient never underflows: the survivors of this run were invisible to the loss.',
+    'Run the default, `attack="full"`, whose loss, T-MIFPE, never underflows: the survivors of this run were invisible '
+    "to the loss.",
 )
 _add(
     "unavailable-gradients",
@@ -141,8 +149,8 @@ _add(
 _add(
     "zero-gradients",
     "the gradient was exactly zero while attacking examples that survived",
-    'Those survivors were not attacked: use `loss="tmifpe"`, whose gradient never underflows; if that is zero too, a '
-    "gradient-free attack.",
+    'Those survivors were not attacked: run the default, `attack="full"`, whose loss, T-MIFPE, never underflows; if '
+    "that gradient is zero too, a gradient-free attack.",
 )
 _add(
     "unusable-logits",
@@ -163,7 +171,7 @@ _add(
 _add(
     "incomplete-optimisation",
     "the margin of survivors was still rising when the steps ran out",
-    "Give the attack more `steps` (ten times as many), or `restarts`.",
+    'Run the default, `attack="full"`, or take ten times as many steps.',
 )
 _add(
     "transfer-failure",
@@ -173,7 +181,7 @@ _add(
 _add(
     "spot-check",
     "a stronger attack broke some of the survivors that it was tried on",
-    "The number is too high: evaluate with that attack, or give this one more `steps` and `restarts`, and check again.",
+    'The number is too high: run the default, `attack="full"`, or evaluate with that attack, and check again.',
 )
 _add(
     "unconstrained-failure",
@@ -183,8 +191,9 @@ _add(
 _add(
     "found-from-outside",
     "started from a larger ball, the attack breaks what it did not break from within",
-    "The number is too high: give the attack more `steps` and `restarts`; if that does not help, the gradients near "
-    "the images are misleading: use attacks of another kind (AutoAttack, a gradient-free one) and report their union.",
+    'The number is too high: run the default, `attack="full"`, then take more steps and restarts; if that does not '
+    "help, the gradients near the images are misleading: use attacks of another kind (AutoAttack, a gradient-free one) "
+    "and report their union.",
 )
 _add(
     "black-box-beats-white-box",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["check_units"]
+__all__ = ["check_eps", "check_units"]
 
 from collections.abc import Iterator
 
@@ -20,10 +20,15 @@ _SMALL = 0.05  # of eps: 2/255 and its like are below it, steps that were chosen
 
 def check_units(job: Job) -> Iterator[Flag]:
     """Flags that follow from the request alone, without querying the model."""
-    yield from _large_eps(job.threat, tuple(job.data.shape))
-    yield from _small_eps(job.threat, tuple(job.data.shape))
+    yield from check_eps(job.threat, tuple(job.data.shape))
     for attack in job.attack.stages:
         yield from _small_steps(job.threat, attack)
+
+
+def check_eps(threat: Threat, shape: tuple[int, ...]) -> Iterator[Flag]:
+    """Is eps a radius for images of this shape?"""
+    yield from _large_eps(threat, shape)
+    yield from _small_eps(threat, shape)
 
 
 def _large_eps(threat: Threat, shape: tuple[int, ...]) -> Iterator[Flag]:
@@ -66,5 +71,5 @@ def _small_steps(threat: Threat, attack: Attack) -> Iterator[Flag]:
         yield flag(
             "small-steps",
             f"{steps} steps of {size:.3g} eps do not cross the ball: step_size is in units of eps.",
-            f"If it was meant in the units of the images, give step_size={size / threat.eps:.3g}; else more `steps`.",
+            f"If it was meant in the units of the images, give step_size={size / threat.eps:.3g}; else more steps.",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["Local"]
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tmifpe.engines.engine import Tick
 from tmifpe.engines.memory import run_in_memory
@@ -24,4 +25,7 @@ class Local:
         finished: int = 0,  # noqa: ARG002 - whatever fails here ends the run
     ) -> Iterator[ShardResult]:
         for shard in shards:
-            yield run_in_memory(job, shard, plan.positions(shard), tick)
+            result = run_in_memory(job, shard, plan.positions(shard), tick)
+            if result.batch_size is not None:  # the next shards would only run out of memory again
+                job = replace(job, batch_size=result.batch_size)
+            yield result

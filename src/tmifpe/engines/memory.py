@@ -39,4 +39,5 @@ def run_in_memory(job: Job, shard: int, positions: range, tick: Tick) -> ShardRe
     if job.batch_size < asked:
         told = f"memory ran out: some shards were computed in batches of {job.batch_size} instead of {asked}"
         result.notes = result.notes | {told}
+        result.batch_size = job.batch_size
     return result

@@ -25,6 +25,7 @@ from tmifpe.models.identity import held_parts
 from tmifpe.run.prepared_model import PreparedModel
 from tmifpe.run.shard import Job, ShardResult
 from tmifpe.run.spec import Plan
+from tmifpe.run.tune.tuning import Tuning
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Order:
     keeps_batches: bool
     certify: bool
     radii: tuple[float, ...]
+    tuning: Tuning | None
 
     @classmethod
     def of(cls, job: Job) -> Order:
@@ -90,6 +92,7 @@ class Order:
             keeps_batches=job.keeps_batches,
             certify=job.certify,
             radii=job.radii,
+            tuning=job.tuning,
         )
 
     def attack(self) -> Attack:

@@ -22,6 +22,7 @@ from tmifpe.engines.places import Places
 from tmifpe.engines.reader import AT_ONCE, Reader
 from tmifpe.engines.worker import Answer, receive, send, work
 from tmifpe.run.shard import Job, ShardFailure, ShardResult
+from tmifpe.run.shown.progress import Look, together
 from tmifpe.run.spec import Plan
 
 _BEAT_SECONDS = 0.2
@@ -39,11 +40,11 @@ class _Worker:
     """What it works on."""
     since: float | None = None
     """When it began that shard."""
-    seen: tuple[int, int] = (0, 0)
+    seen: Look = Look()  # noqa: RUF009 - it cannot be changed
     order: Order | None = None
 
     def take(self, parcel: Parcel, order: Order, task: Task) -> None:
-        self.shard, self.since, self.seen = task.shard, None, (0, 0)
+        self.shard, self.since, self.seen = task.shard, None, Look(len(task.indices))
         if self.order is None:
             send(self.pipe, parcel)
         if self.order != order:
@@ -106,8 +107,7 @@ class Processes:
                 self._hand_out(order, ledger, reader)  # first: nobody waits while results are stored
                 yield from (result for result in found if result is not None)
                 ledger.give_up()
-                seen = [worker.seen for worker in self._busy()]
-                tick(sum(done for done, _ in seen), sum(wrong for _, wrong in seen))
+                tick(together(worker.seen for worker in self._busy()))
         finally:
             # Only after an error or an early end: a worker in the middle of a shard cannot be asked anything else.
             for place, worker in list(self._workers.items()):
@@ -167,7 +167,7 @@ class Processes:
             worker.since = time.monotonic()
         elif answer.kind == "tick":
             _, *seen = answer.body
-            worker.seen = (seen[0], seen[1])
+            worker.seen = Look(*seen)
         elif answer.kind == "done":
             worker.shard, ledger.done = None, ledger.done + 1
             return unpack_result(answer.body)

@@ -17,7 +17,7 @@ import torch
 
 from tmifpe.attacks import Attack
 from tmifpe.core.errors import InputError, first_line
-from tmifpe.core.memory import keep_freed_memory
+from tmifpe.core.process import keep_freed_memory
 from tmifpe.engines.engine import Tick
 from tmifpe.engines.ledger import Ledger
 from tmifpe.engines.parcel import Order, Parcel, unpack_result
@@ -26,7 +26,9 @@ from tmifpe.engines.reader import AT_ONCE, Reader
 from tmifpe.engines.worker import Answer, compute, unpack
 from tmifpe.run.prepared_model import PreparedModel
 from tmifpe.run.shard import Job, ShardFailure, ShardResult
+from tmifpe.run.shown.progress import Look
 from tmifpe.run.spec import Plan
+from tmifpe.run.tune.executor import tuned
 from tmifpe.version import __version__
 
 _BEAT_SECONDS = 0.2
@@ -64,6 +66,7 @@ class Holder:
             if self._order is None or self._order[0] != order:
                 asked: Order = _unpacked(order)
                 self._order = (order, asked, asked.attack())
+                self._model = (tuned(self._model[0], asked.tuning and asked.tuning.elsewhere), self._model[1])
             return _packed(compute(_unpacked(task), *self._order[1:], *self._model, lambda *_: None))
         except InputError as error:
             return _packed(Answer("refused", str(error)))
@@ -148,7 +151,7 @@ class RayActors:
                 alive = time.monotonic() if self.pids else alive
                 if time.monotonic() - alive > _START_SECONDS:
                     raise InputError(f"Ray has had no room for a worker for {_START_SECONDS:g} seconds; see ray status")
-                tick(0, 0)
+                tick(Look())
         finally:
             # After an error or an early end: an actor in the middle of a shard cannot be asked anything else.
             for place, actor in list(self._actors.items()):

@@ -22,11 +22,13 @@ import torch
 
 from tmifpe.attacks import Attack
 from tmifpe.core.errors import InputError, ModelError, first_line
-from tmifpe.core.memory import keep_freed_memory
+from tmifpe.core.process import keep_freed_memory
 from tmifpe.engines.engine import Tick
 from tmifpe.engines.memory import run_in_memory
 from tmifpe.engines.parcel import Order, Parcel, Task, pack_result, unpack_model
 from tmifpe.run.prepared_model import PreparedModel, prepare_model
+from tmifpe.run.shown.progress import Look
+from tmifpe.run.tune.executor import tuned
 
 _TICK_SECONDS = 0.1
 _PR_SET_PDEATHSIG = 1
@@ -98,6 +100,7 @@ def _serve(pipe: Connection, prepared: PreparedModel, second: PreparedModel | No
         message = receive(pipe)
         if isinstance(message, Order):
             order, attack = message, message.attack()
+            prepared = tuned(prepared, order.tuning and order.tuning.elsewhere)
             continue
         assert order is not None  # noqa: S101 - an order comes before its tasks
         assert attack is not None  # noqa: S101
@@ -115,11 +118,11 @@ class _Ticker:
     def __init__(self, pipe: Connection, shard: int) -> None:
         self.pipe, self.shard, self.last = pipe, shard, 0.0
 
-    def __call__(self, done: int, wrong: int) -> None:
+    def __call__(self, look: Look) -> None:
         now = time.monotonic()
         if now - self.last >= _TICK_SECONDS:
             self.last = now
-            send(self.pipe, Answer("tick", (self.shard, done, wrong)))
+            send(self.pipe, Answer("tick", (self.shard, *look)))
 
 
 def _die_with_parent() -> None:

@@ -7,7 +7,8 @@ __all__ = ["FORMATS", "outcomes_file", "robustbench_file"]
 import csv
 import io
 import json
-from typing import Any
+import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -22,9 +23,12 @@ from tmifpe.store.store import Store
 FORMATS = ("csv", "json", "parquet")
 
 
-def outcomes_file(store: Store, run: StoredRun, form: str) -> bytes:
+_ROWS = 10_000
+
+
+def outcomes_file(store: Store, run: StoredRun, form: str) -> Iterator[bytes]:
     """One row per example, in the order of evaluation, with the columns of `Outcomes` and, where the data has names
-    of files and classes, `file`, `label_name`, `clean_name` and `adv_name`."""
+    of files and classes, `file`, `label_name`, `clean_name` and `adv_name`. In pieces: a million rows are large."""
     if form not in FORMATS:
         raise did_you_mean("export format", form, FORMATS)
     result = store.result(run)
@@ -60,54 +64,67 @@ def robustbench_file(store: Store, run: StoredRun) -> bytes:
     return buffer.getvalue()
 
 
-def _csv(run: StoredRun, result: Result) -> bytes:  # noqa: ARG001
+def _csv(run: StoredRun, result: Result) -> Iterator[bytes]:  # noqa: ARG001
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    named = _names(result)
-    writer.writerow([*Outcomes.columns(), *named])
-    writer.writerows((*row, *more) for row, more in zip(result.outcomes.rows(), _across(named, result), strict=True))
-    return text.getvalue().encode()
+    writer.writerow(_columns(result))
+    for rows in _blocks(result):
+        writer.writerows(rows)
+        yield text.getvalue().encode()
+        text.seek(0)
+        text.truncate()
+    yield text.getvalue().encode()  # the names alone, where there is no row
 
 
-def _json(run: StoredRun, result: Result) -> bytes:
-    named = _names(result)
-    names = [*Outcomes.columns(), *named]
-    both = zip(result.outcomes.rows(), _across(named, result), strict=True)
-    rows = [dict(zip(names, (*row, *more), strict=True)) for row, more in both]
-    # JSON knows no infinity; a margin can be infinite when a logit is.
-    plain: dict[str, Any] = {"run": run.to_json(), "result": run.result, "outcomes": _finite(rows)}
-    return (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode()
+def _json(run: StoredRun, result: Result) -> Iterator[bytes]:
+    told = {"run": run.to_json(), "result": run.result}
+    head = json.dumps(told, indent=1, allow_nan=False).rpartition("\n")[0]
+    columns, between = _columns(result), "\n"
+    yield f'{head},\n "outcomes": ['.encode()
+    for rows in _blocks(result):
+        # JSON knows no infinity; a margin can be infinite when a logit is.
+        named = (dict(zip(columns, map(_finite, row), strict=True)) for row in rows)
+        yield (between + ",\n".join(f"  {json.dumps(row, allow_nan=False)}" for row in named)).encode()
+        between = ",\n"
+    yield b"\n ]\n}\n"
 
 
-def _names(result: Result) -> dict[str, list[str]]:
+def _columns(result: Result) -> list[str]:
+    return [*Outcomes.columns(), *_names(result, slice(0, 0))]
+
+
+def _blocks(result: Result) -> Iterator[list[tuple[object, ...]]]:
+    """The rows as plain values, some thousands at a time: a million of them at once would take gigabytes."""
+    for begin in range(0, len(result.outcomes), _ROWS):
+        part = slice(begin, begin + _ROWS)
+        arrays = [values[part].tolist() for values in result.outcomes.arrays.values()]
+        yield list(zip(*arrays, *_names(result, part).values(), strict=True))
+
+
+def _names(result: Result, part: slice) -> dict[str, list[str]]:
     """Columns of text: the file of each example, and what its classes are called."""
-    named: dict[str, list[str]] = {"file": list(result.files)} if result.files else {}
+    named: dict[str, list[str]] = {"file": list(result.files[part])} if result.files else {}
     if result.class_names:
         columns = {"label_name": "label", "clean_name": "clean_pred", "adv_name": "adv_pred"}
         for name, column in columns.items():
-            named[name] = [result.class_name(int(number)) for number in getattr(result.outcomes, column)]
+            named[name] = [result.class_name(int(number)) for number in getattr(result.outcomes, column)[part]]
     return named
 
 
-def _across(named: dict[str, list[str]], result: Result) -> list[tuple[str, ...]]:
-    return list(zip(*named.values(), strict=True)) if named else [()] * len(result.outcomes)
+def _finite(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _finite(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    def plain(value: object) -> object:
-        return None if isinstance(value, float) and not np.isfinite(value) else value
-
-    return [{name: plain(value) for name, value in row.items()} for row in rows]
-
-
-def _parquet(run: StoredRun, result: Result) -> bytes:
+def _parquet(run: StoredRun, result: Result) -> Iterator[bytes]:
     try:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as error:
         raise MissingExtra("Parquet exports", "parquet", str(error)) from error
-    table = pa.table({name: getattr(result.outcomes, name) for name in Outcomes.columns()} | _names(result))
+    table = pa.table(
+        {name: getattr(result.outcomes, name) for name in Outcomes.columns()} | _names(result, slice(None))
+    )
     table = table.replace_schema_metadata({"run": run.name, "spec": json.dumps(run.spec.as_dict())})
     sink = io.BytesIO()
     parquet.write_table(table, sink)
-    return sink.getvalue()
+    yield sink.getvalue()

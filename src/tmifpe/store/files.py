@@ -52,7 +52,7 @@ class About:
     key: str
     attempt: int
     spec: dict[str, Any]
-    plan: dict[str, int]
+    plan: dict[str, Any]
     started: str
     versions: dict[str, str]
     machine: dict[str, str]

@@ -105,7 +105,9 @@ def _difference(mine: RunSpec, theirs: RunSpec) -> str:
         "subset": "the examples",
         "threat": "the threat",
     }
-    said = dict.fromkeys(words.get(name, name) for name in named if name not in ("model", "data", "total"))
+    said = dict.fromkeys(
+        words.get(name, name) for name in named if name not in ("model", "model_options", "data", "total")
+    )
     return ", ".join(said) or "its key"
 
 

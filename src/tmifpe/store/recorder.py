@@ -8,7 +8,7 @@ import json
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,14 @@ class StoreRecorder:
     def finished(self) -> dict[str, Any] | None:
         return self._open[1].result
 
+    def replan(self, plan: Plan) -> None:
+        connection, run = self._open
+        if self._about is None:  # a finished run is only read
+            return
+        with explained(self._folder), transaction(connection):
+            connection.execute("UPDATE runs SET plan = ? WHERE id = ?", (json.dumps(plan.as_dict()), run.id))
+        self._run, self._about = replace(run, plan=plan), replace(self._about, plan=plan.as_dict())
+
     def save(self, result: ShardResult) -> None:
         connection, run = self._open
         if self._about is None:
@@ -145,7 +153,7 @@ class StoreRecorder:
         with transaction(self._connection):
             last = run_at(self._connection, self._folder, key)
             attempt = max([0 if last is None else last.attempt, *taken]) + 1
-            insert_run(self._connection, key, attempt, spec.as_dict(), asdict(plan), _now())
+            insert_run(self._connection, key, attempt, spec.as_dict(), plan.as_dict(), _now())
         made = run_at(self._connection, self._folder, key)
         assert made is not None  # noqa: S101 - inserted above
         return made
@@ -155,7 +163,7 @@ class StoreRecorder:
         folder = run_folder(self._folder, run.key, run.attempt)
         clean(folder, len(run.plan))
         with_what, where = versions(), machine(device)
-        self._about = About(run.key, run.attempt, run.spec.as_dict(), asdict(run.plan), run.started, with_what, where)
+        self._about = About(run.key, run.attempt, run.spec.as_dict(), run.plan.as_dict(), run.started, with_what, where)
         with transaction(connection):
             made = connection.execute(
                 "INSERT INTO sessions (run, started, versions, machine) VALUES (?, ?, ?, ?)",

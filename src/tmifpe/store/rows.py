@@ -119,9 +119,10 @@ def _run(row: tuple[Any, ...], folder: Path) -> StoredRun:
     try:
         written = json.loads(spec)
         read = RunSpec.from_dict(written)
-        _check_text(key, started, "" if finished is None else finished, *read.attacks)
+        _check_text(key, started, "" if finished is None else finished, *read.attacks, *read.model_options)
         _check_text(*(getattr(read, entry.name) for entry in fields(RunSpec) if entry.type == "str"))
-        cut = Plan(*map(int, sizes)) if plan is None else Plan.from_dict(json.loads(plan))  # none: by 0.1.0
+        n, batch, size = map(int, sizes)
+        cut = Plan(n, batch, size) if plan is None else Plan.from_dict(json.loads(plan))  # none: by 0.1.0
         return StoredRun(
             id=int(run),
             key=key,

@@ -23,7 +23,7 @@ from tmifpe.store.stages import plain_stages
 
 
 def insert_run(
-    connection: sqlite3.Connection, key: str, attempt: int, spec: dict[str, Any], plan: dict[str, int], started: str
+    connection: sqlite3.Connection, key: str, attempt: int, spec: dict[str, Any], plan: dict[str, Any], started: str
 ) -> None:
     """The row of a run, unless it is there, inside the caller's transaction."""
     connection.execute(
