@@ -6,7 +6,7 @@ __all__ = ["Comparison", "compare"]
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,16 +15,18 @@ import torch
 
 from tmifpe.attacks import PGD
 from tmifpe.core.errors import InputError, shorten
+from tmifpe.core.extras import import_extra
 from tmifpe.core.shown.formats import sheet_html, sheet_latex, sheet_markdown
 from tmifpe.core.stats import PairedTest, holm, mcnemar, wilson
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.evaluation.prepare import prepare
-from tmifpe.evaluation.shown import comparison_table, plot_comparison
+from tmifpe.evaluation.shown import comparison_sheet, plot_comparison
 from tmifpe.run.bar import AnyProgress
-from tmifpe.run.request import Request, SharedOptions
+from tmifpe.run.request import Request, SharedOptions, require_threat
 from tmifpe.run.resolve import AnyColumn, column_name, resolve_attack
-from tmifpe.run.result import Progress, Result
+from tmifpe.run.result import Result
 from tmifpe.run.shown.plot import save_figure
+from tmifpe.run.shown.progress import Progress
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -78,14 +80,14 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """A line per loss in Markdown."""
-        return "\n\n".join(map(sheet_markdown, [comparison_table(self)]))
+        return sheet_markdown(comparison_sheet(self))
 
     def to_latex(self) -> str:
-        """The same in LaTeX: a `tabular` each, without packages."""
-        return "\n\n".join(map(sheet_latex, [comparison_table(self)]))
+        """The same in LaTeX: a `tabular`, without packages."""
+        return sheet_latex(comparison_sheet(self))
 
     def _repr_html_(self) -> str:
-        return "".join(map(sheet_html, [comparison_table(self)]))
+        return sheet_html(comparison_sheet(self))
 
     def plot(self, path: str | Path | None = None) -> Any:
         """A bar per loss with its interval. Returns a matplotlib figure (extra `plots`).
@@ -93,6 +95,30 @@ class Comparison:
         It is also written to `path` if one is given.
         """
         return save_figure(plot_comparison(self), path)
+
+    def to_pandas(self) -> Any:
+        """One row per loss and seed as a DataFrame (extra `pandas`): the accuracies, their interval, and the cost.
+
+        The rows of the examples are in `results[loss][0].to_pandas()`.
+        """
+        pandas: Any = import_extra("pandas", "tables of comparisons", "pandas")
+        return pandas.DataFrame(
+            {
+                "loss": loss,
+                "seed": run.spec.seed,
+                "robust_accuracy": run.robust_accuracy,
+                "low": run.interval[0],
+                "high": run.interval[1],
+                "clean_accuracy": run.clean_accuracy,
+                "n": run.n,
+                "broken": run.broken,
+                "seconds": run.seconds,
+                "forwards": run.tally.forwards,
+                "backwards": run.tally.backwards,
+            }
+            for loss, runs in self.results.items()
+            for run in runs
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -145,6 +171,7 @@ def compare(
     >>> sorted(row.results)
     ['ce', 'tmifpe']
     """
+    require_threat(threat, "compare", data)
     names = [column_name(column) for column in losses]
     if not names or len(set(names)) != len(names):
         raise InputError(f"compare needs different losses, at least one, got {', '.join(names) or 'none'}")
@@ -169,7 +196,29 @@ def compare(
                 prepared.run(one, seed=seed, progress=_told(progress, loss), title=loss)
                 for seed in (seeds[:1] if one.costly else seeds)
             )
-    return Comparison(results, tuple(seeds))
+    return Comparison(_flagged_alike(results), tuple(seeds))
+
+
+_OF_SURVIVORS = ("found-from-outside", "spot-check", "transfer-failure")
+"""Flags for survivors that another attack breaks: a column in which they all survive too is as doubtful."""
+
+
+def _flagged_alike(results: dict[str, tuple[Result, ...]]) -> dict[str, tuple[Result, ...]]:
+    """Checks look at a few survivors of each run, with its own loss: what they find of one holds for every other in
+    which the same examples stand."""
+    runs = [(loss, run, run.outcomes.robust & run.outcomes.counted) for loss, each in results.items() for run in each]
+
+    def flagged(run: Result) -> Result:
+        here, flags = run.outcomes.robust & run.outcomes.counted, {flag.name: flag for flag in run.flags}
+        for loss, other, stood in runs:
+            if stood.any() and not (stood & ~here).any():
+                for flag in other.flags:
+                    if flag.name in _OF_SURVIVORS and flag.name not in flags:
+                        seen = f"Seen with {loss}, whose survivors stand here too: {flag.seen}"
+                        flags[flag.name] = replace(flag, seen=seen)
+        return replace(run, flags=tuple(flags.values()))
+
+    return {loss: tuple(map(flagged, each)) for loss, each in results.items()}
 
 
 def _told(progress: bool | Callable[[str, Progress], None] | None, loss: str) -> AnyProgress:

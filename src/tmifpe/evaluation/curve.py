@@ -7,20 +7,25 @@ __all__ = ["Curve", "curve"]
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tmifpe.attacks.radius.bracket import Bracket
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, shorten
+from tmifpe.core.extras import import_extra
 from tmifpe.core.numbers import read_number, real_number
+from tmifpe.core.shown.formats import sheet_html, sheet_latex, sheet_markdown
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.evaluation.evaluate import evaluate
+from tmifpe.evaluation.shown_radii import curve_sheet, plot_curves
 from tmifpe.run.request import EvaluateOptions
 from tmifpe.run.result import Radius, Result
+from tmifpe.run.shown.plot import save_figure
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -105,8 +110,9 @@ class Curve:
         spec = self.result.spec
         told = ", ".join(f"{one.robust_accuracy:.2%} at {one.eps:.6g}" for one in self.stated)
         median = f"{self.median:.4g}" if math.isfinite(self.median) else f"beyond {self.to:.4g}"
+        what = shorten(f"{spec.model} on {spec.data}", 200)
         return (
-            f"<Curve of {spec.model} on {spec.data}, {spec.threat.norm} 0 to {self.to:.6g}: median {median}, "
+            f"<Curve of {what}, {spec.threat.norm} 0 to {self.to:.6g}: median {median}, "
             f"area {self.area:.4f}, clean {self._clean:.2%}, n = {self.result.n}{f'; {told}' if told else ''}>"
         )
 
@@ -127,15 +133,45 @@ class Curve:
             ],
         }
 
+    def to_markdown(self) -> str:
+        """The radii that were asked for, or nine evenly spaced ones, in Markdown."""
+        return sheet_markdown(curve_sheet(self))
+
+    def to_latex(self) -> str:
+        """The same in LaTeX: a `tabular`, without packages."""
+        return sheet_latex(curve_sheet(self))
+
+    def _repr_html_(self) -> str:
+        return sheet_html(curve_sheet(self))
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Robust accuracy against the radius, with what is proved below it. Returns a matplotlib figure (extra
+        `plots`).
+
+        It is also written to `path` if one is given.
+        """
+        return save_figure(plot_curves({self.result.spec.model: self}), path)
+
+    def to_pandas(self) -> Any:
+        """One row per point as a DataFrame (extra `pandas`), with the columns of `to_csv`.
+
+        `result.to_pandas()` has a row per example, with its bracket.
+        """
+        pandas: Any = import_extra("pandas", "tables of curves", "pandas")
+        head, *rows = self._table()
+        return pandas.DataFrame(rows, columns=head)
+
     def to_csv(self) -> str:
         """The points as a table with the columns eps, robust_accuracy, low, high and, if known, certified_accuracy."""
         lines = io.StringIO()
-        table = csv.writer(lines, lineterminator="\n")
-        proved = self.result.spec.certify != "none"
-        table.writerow(["eps", "robust_accuracy", "low", "high", *(["certified_accuracy"] if proved else [])])
-        for one in self.points:
-            table.writerow([one.eps, one.robust_accuracy, *one.interval, *([one.certified_accuracy] if proved else [])])
+        csv.writer(lines, lineterminator="\n").writerows(self._table())
         return lines.getvalue()
+
+    def _table(self) -> Iterator[list[Any]]:
+        proved = self.result.spec.certify != "none"
+        yield ["eps", "robust_accuracy", "low", "high", *(["certified_accuracy"] if proved else [])]
+        for one in self.points:
+            yield [one.eps, one.robust_accuracy, *one.interval, *([one.certified_accuracy] if proved else [])]
 
 
 _BRACKET = ("withstood", "broken_at", "certified_to")

@@ -13,7 +13,7 @@ from tmifpe.attacks import Attack, as_attack
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.evaluation.prepare import prepare
 from tmifpe.run.recorder import Recorder
-from tmifpe.run.request import EvaluateOptions, Request
+from tmifpe.run.request import EvaluateOptions, Request, require_threat
 from tmifpe.run.resolve import resolve_attack
 from tmifpe.run.result import Result
 
@@ -38,8 +38,8 @@ def evaluate(
     attack: one attack, or several, each run on the survivors of those before it; by name: `full`, `quick`, `paper`
         (the paper's PGD-100), another attack, or a loss for `paper` to climb.
     recorder: where results are kept; `store=` makes the usual one.
-    options: targets, mode, seed, precision, eot, limit, sample, indices, batch_size, shard_size, device, name,
-        keep_adv, certify, checks, verify, repeats, transfer_adv, store, fresh, radii, straight_through,
+    options: targets, mode, seed, precision, eot, limit, sample, indices, batch_size, tune, shard_size, device,
+        name, keep_adv, certify, checks, verify, repeats, transfer_adv, store, fresh, radii, straight_through,
         spot_check, from_model, engine, workers, shard, retries, shard_timeout, progress: see `EvaluateOptions`.
 
     >>> import torch, tmifpe
@@ -48,6 +48,7 @@ def evaluate(
     >>> tmifpe.evaluate(model, (x, y), tmifpe.Threat("linf", 0.0)).broken
     0
     """
+    require_threat(threat, "evaluate", data)
     request = Request.of(cast("dict[str, Any]", options))
     several: Sequence[Attack | str] = (
         attack if isinstance(attack, Sequence) and not isinstance(attack, str) else [attack]

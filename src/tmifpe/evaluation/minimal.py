@@ -5,8 +5,12 @@ from __future__ import annotations
 __all__ = ["Minimal", "minimal"]
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tmifpe.attacks import FMN, Loop, Queries
@@ -14,10 +18,14 @@ from tmifpe.attacks.attack import as_problem
 from tmifpe.attacks.loop.frozen import dtype_of, frozen
 from tmifpe.attacks.radius.fmn import size_of
 from tmifpe.core.errors import InputError
+from tmifpe.core.extras import import_extra
 from tmifpe.core.numbers import whole_number
+from tmifpe.core.shown.formats import sheet_html, sheet_latex, sheet_markdown
 from tmifpe.core.types import UNIT, Box, Classifier, Model, Threat
+from tmifpe.evaluation.shown_radii import minimal_sheet, plot_minimal
 from tmifpe.losses import AnyLoss
 from tmifpe.norms import get_norm
+from tmifpe.run.shown.plot import save_figure
 from tmifpe.run.verify import verify
 
 _BEGIN = 1 / 16
@@ -49,12 +57,35 @@ class Minimal:
         """Over all images; infinite if none was found for half of them."""
         return float(self.size.median())
 
+    def to_markdown(self) -> str:
+        """How many images were broken, and how far that took, in Markdown."""
+        return sheet_markdown(minimal_sheet(self))
+
+    def to_latex(self) -> str:
+        """The same in LaTeX: a `tabular`, without packages."""
+        return sheet_latex(minimal_sheet(self))
+
+    def _repr_html_(self) -> str:
+        return sheet_html(minimal_sheet(self))
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """How many images are not broken yet, against the size. Returns a matplotlib figure (extra `plots`).
+
+        It is also written to `path` if one is given.
+        """
+        return save_figure(plot_minimal(self), path)
+
+    def to_pandas(self) -> Any:
+        """One row per image as a DataFrame (extra `pandas`): its `size`, and whether one was `found`."""
+        pandas: Any = import_extra("pandas", "tables of perturbations", "pandas")
+        return pandas.DataFrame({"size": self.size.cpu().numpy(), "found": self.found.cpu().numpy()})
+
 
 @torch.inference_mode(False)  # an attack needs gradients, wherever it is called
 def minimal(
     model: Model | Classifier,
-    x: Tensor,
-    y: Tensor,
+    x: Tensor | NDArray[Any],
+    y: Tensor | NDArray[Any],
     norm: str = "l2",
     *,
     steps: int = 100,
@@ -76,6 +107,9 @@ def minimal(
     >>> round(tmifpe.minimal(model, x, y, "linf").size.item(), 2)
     0.25
     """
+    if isinstance(x, tuple | list) or isinstance(y, Threat) or isinstance(norm, Threat):
+        raise InputError('minimal takes images, labels and a norm, and finds the radius: minimal(model, x, y, "linf")')
+    x, y = _tensor(x), _tensor(y)
     batch_size = whole_number("batch_size", batch_size)
     low, high = box
     widest = Threat(norm, 0.0, low, high)
@@ -100,3 +134,7 @@ def minimal(
             adv[rows] = torch.where(found.fooled.reshape(-1, *[1] * (x.dim() - 1)), found.best, part.x)
             size[rows] = torch.where(found.fooled, size_of(part, found.best), torch.inf)
     return Minimal(adv.to(x.dtype), size)
+
+
+def _tensor(given: Tensor | NDArray[Any]) -> Tensor:
+    return torch.from_numpy(np.array(given)) if isinstance(given, np.ndarray) else given

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from tmifpe.evaluation.passed_modules import passed_modules
 from tmifpe.evaluation.source_model import source_model
 from tmifpe.evaluation.total import Total
 from tmifpe.models import check_compatible, model_identity, whole_steps
+from tmifpe.models.check import resizing_note
 from tmifpe.norms import NORMS
 from tmifpe.run.bar import AnyProgress, reported
 from tmifpe.run.clean import CleanLogits
@@ -44,10 +45,15 @@ from tmifpe.run.prepared_model import PreparedModel, prepare_model
 from tmifpe.run.recorder import NoRecorder, Recorder
 from tmifpe.run.request import Request, require_model, require_threat, split_engine
 from tmifpe.run.resolve import resolve_attack
-from tmifpe.run.result import Progress, Result
+from tmifpe.run.result import Result
 from tmifpe.run.second_opinion import second_opinion
 from tmifpe.run.shard import Job, ShardFailure
+from tmifpe.run.shown.progress import Progress, budget_of
+from tmifpe.run.shown.sheets import stage_name
 from tmifpe.run.spec import Plan, RunSpec
+from tmifpe.run.tune.choose import choose
+from tmifpe.run.tune.executor import tuned, using_threads
+from tmifpe.run.tune.tuning import Tuning
 from tmifpe.store import Store
 
 
@@ -96,6 +102,8 @@ class Prepared:
     engine: Engine = field(default_factory=Local)
     clean: CleanLogits = field(default_factory=CleanLogits)
     model_checks: ModelChecks = field(default_factory=ModelChecks)
+    tuning: Tuning | None = None
+    """What was chosen for an earlier run."""
 
     def share_clean_logits(self) -> None:
         """For several runs: the clean pass happens once, unless the model is randomised."""
@@ -183,7 +191,8 @@ class Prepared:
         try:
             plan = recorder.begin(spec, cut, str(job.prepared.device))
             job = replace(job, batch_size=plan.batch_size, keeps_batches=bool(spec.cut))
-            total = Total(plan, request.keep_adv, progress)
+            names = tuple(map(stage_name, spec.attacks))
+            total = Total(plan, request.keep_adv, progress, names, budget_of(job))
             checks = Checks(request.checks, request.repeats, request.transfer_adv, self.model_checks, after)
             checks.recall(recorder.finished())
             for recalled in recorder.recall(request.keep_adv or request.repeats > 1):
@@ -191,14 +200,20 @@ class Prepared:
                 checks.shard(job, recalled)
             resumed, earlier = total.done, total.seconds
             part = parse_part(request.shard) if request.shard is not None else None
-            for result in self.engine.map(job, plan, total.missing(part), total.tick, len(total.shards)):
-                if isinstance(result, ShardFailure):
-                    recorder.fail(result)
-                    total.failures.append(result)
-                    continue
-                recorder.save(result)
-                total.add(result)
-                checks.shard(job, result)
+            total.expect(total.missing(part))
+            if not total.shards and (chosen := self._chosen(job, plan)) is not None:
+                plan = replace(plan, tuning=chosen)
+                recorder.replan(plan)
+            job = self._as_planned(job, plan)
+            with using_threads(job.tuning.threads if job.tuning and isinstance(self.engine, Local) else None):
+                for result in self.engine.map(job, plan, total.missing(part), total.tick, len(total.shards)):
+                    if isinstance(result, ShardFailure):
+                        recorder.fail(result)
+                        total.failures.append(result)
+                        continue
+                    recorder.save(result)
+                    total.add(result)
+                    checks.shard(job, result)
             missing = sum(len(plan.positions(shard)) for shard in total.missing(part))
             if not missing and part is None and not total.outcomes.counted.any():
                 raise InputError(
@@ -222,7 +237,9 @@ class Prepared:
                 part=str(part or ""),
             )
             if not total.missing():  # a part cannot be judged by itself: what is checked and stated is the whole run
-                checks.after(job, found, total.show)
+                if request.checks:
+                    total.show("checks")
+                checks.after(job, found, partial(total.show, "checks"))
             given = checks.transferred
             files, class_names = self._names(total)
             found = replace(
@@ -244,6 +261,25 @@ class Prepared:
         finally:
             recorder.close()
 
+    def _chosen(self, job: Job, plan: Plan) -> Tuning | None:
+        """How to run the model, unless that is known. An array job is left as it is: its sisters would choose anew."""
+        mode = str(self.request.tune)
+        if plan.tuning is not None or mode == "off" or (mode == "auto" and self.request.shard is not None):
+            return None
+        if self.tuning is None:
+            here = isinstance(self.engine, Local)
+            grows = self.request.batch_size is None and not job.keeps_batches
+            self.tuning = choose(self.model, self.data, plan, job.attack, mode, here=here, grows=grows)
+        return self.tuning
+
+    def _as_planned(self, job: Job, plan: Plan) -> Job:
+        """With the copy of the model that the attack follows, and its batches."""
+        tuning = plan.tuning
+        if tuning is None:
+            return job
+        size = tuning.batch_size if tuning.batch_size is not None and not job.keeps_batches else job.batch_size
+        return replace(job, prepared=tuned(self.model, tuning), tuning=tuning, batch_size=size)
+
     def _names(self, total: Total) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What the data calls its examples that are there and its classes, where it has names for them."""
         files = getattr(self.data, "files", None) or ()
@@ -253,6 +289,7 @@ class Prepared:
         yield from self.notes
         if self.classifier is not None:
             yield from self.classifier.notes
+            yield from resizing_note(self.classifier, self.data.shape)
         if said := coverage(self.data):
             yield said
 
@@ -264,6 +301,7 @@ class Prepared:
         return RunSpec(
             model=request.name or (self.classifier.name if self.classifier else type(self.network).__name__),
             model_identity=self.classifier.identity if self.classifier else "",
+            model_options=self.classifier.options if self.classifier else (),
             data=data.name,
             data_identity="",
             threat=self.threat,

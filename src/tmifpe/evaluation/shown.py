@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-__all__ = ["comparison_table", "plot_comparison"]
+__all__ = ["comparison_sheet", "plot_comparison"]
 
 from typing import TYPE_CHECKING, Any
 
-from tmifpe.core.errors import shorten
 from tmifpe.core.shown.palette import COLOURS
-from tmifpe.core.shown.sheet import Sheet, percent
+from tmifpe.core.shown.sheet import Sheet, fitted, percent
 from tmifpe.run.shown.plot import new_figure, plain_text
 
 if TYPE_CHECKING:
     from tmifpe.evaluation.compare import Comparison
 
 
-def comparison_table(comparison: Comparison) -> Sheet:
+def comparison_sheet(comparison: Comparison) -> Sheet:
     """One line per column, the best attack in no special place; several seeds with their range."""
     first = next(iter(comparison.results.values()))[0]
     many = len(comparison.seeds) > 1
-    head = ("column", "robust %", "95 % interval", *(("min", "max", "all seeds together") if many else ()), "seconds")
+    ce = comparison.mean("ce") if "ce" in comparison.results else None
+    head = ("column", "robust %", "95 % interval", *(() if ce is None else ("to CE",)))
+    head += (*(("min", "max", "all seeds together") if many else ()), "seconds")
     rows = []
     for name, runs in comparison.results.items():
         low, high = comparison.interval(name)
         cells = [name, percent(comparison.mean(name)), f"{percent(low)} to {percent(high)}"]
+        cells += [] if ce is None else [f"{100 * (comparison.mean(name) - ce):+.2f}"]
         if many:
             values = comparison.accuracies(name)
             cells += [percent(min(values)), percent(max(values)), percent(comparison.worst_case(name))]
@@ -37,7 +39,7 @@ def comparison_table(comparison: Comparison) -> Sheet:
 def plot_comparison(comparison: Comparison) -> Any:
     """A bar per column with its interval; the dashed line is clean accuracy."""
     names = list(comparison.results)
-    figure = new_figure(7, 1.4 + 0.34 * len(names))
+    figure = new_figure(8, 1.4 + 0.34 * len(names))
     axes = figure.add_subplot()
     means = [100 * comparison.mean(name) for name in names]
     ends = [[100 * end for end in comparison.interval(name)] for name in names]
@@ -49,11 +51,12 @@ def plot_comparison(comparison: Comparison) -> Any:
     for k, mean in enumerate(means):  # in a column of their own, which nothing crosses
         axes.text(102, k, f"{mean:.1f}", va="center", fontsize=8)
     axes.axvline(100 * comparison.clean_accuracy, color="black", linestyle="--", linewidth=1)
-    axes.set_yticks(range(len(names)), [plain_text(shorten(name, 40)) for name in names])
+    small = 8 if max(map(len, names)) > 24 else 10
+    axes.set_yticks(range(len(names)), [plain_text(fitted(name, 52)) for name in names], fontsize=small)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(0, 112)
     axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel("robust accuracy, % (dashed: clean)")
     spec = comparison.results[names[0]][0].spec
-    axes.set_title(plain_text(shorten(f"{spec.model} on {spec.data}", 90)), fontsize=10)
+    figure.suptitle(plain_text(f"{fitted(spec.model, 50)} on {fitted(spec.data, 40)}"), fontsize=10)
     return figure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Total"]
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -13,14 +13,26 @@ from torch import Tensor
 from tmifpe.attacks.loop.queries import StageCost, Tally, added_costs
 from tmifpe.run.cut.part import RunPart
 from tmifpe.run.outcomes import Mark, Outcomes
-from tmifpe.run.result import Progress
 from tmifpe.run.shard import ShardFailure, ShardResult
+from tmifpe.run.shown.progress import Look, Progress
 from tmifpe.run.spec import Plan
 
 
 class Total:
-    def __init__(self, plan: Plan, keep_adv: bool, progress: Callable[[Progress], None]) -> None:
+    """`stages` are the names of the stages of the attack, `budget` the forward passes that an example takes at most."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        keep_adv: bool,
+        progress: Callable[[Progress], None],
+        stages: Sequence[str] = (),
+        budget: int = 0,
+    ) -> None:
         self.plan, self.n, self.keep_adv, self.progress = plan, plan.n, keep_adv, progress
+        self.stage_names, self.budget = stages, budget
+        # What is computed now, in examples and forward passes, and how many examples are still to come.
+        self.computed = self.spent = self.waiting = 0
         # One table for all, filled in place: many small arrays that stay would keep the heap from shrinking.
         self.outcomes = Outcomes.blank(plan.n)
         self.outcomes.marks[:] = Mark.LEFT_OUT  # until its shard is there, an example is not counted
@@ -55,19 +67,44 @@ class Total:
         self.tally = self.tally + shard.tally
         self.stages = _added(self.stages, shard)
         self.done += len(shard.outcomes)
+        self.computed += len(shard.outcomes)
+        self.spent += shard.tally.forwards
+        self.waiting = max(0, self.waiting - len(shard.outcomes))
         self.robust += int(shard.outcomes.robust.sum())
         if self.keep_adv and shard.adv is not None:
             self.adv[shard.shard] = shard.adv.cpu()
         self.show()
 
-    def show(self) -> None:
-        """Tell how far the run has come."""
-        self.progress(Progress(self.n, self.done, self.robust, self.done - self.robust))
+    def expect(self, shards: Sequence[int]) -> None:
+        """These are to be computed; what was added before came from a store."""
+        self.computed = self.spent = 0
+        self.waiting = sum(len(self.plan.positions(shard)) for shard in shards)
 
-    def tick(self, done: int, wrong: int) -> None:
-        """Within a shard: `done` of its examples have a verdict, `wrong` of them are misclassified or broken."""
-        robust = self.robust + done - wrong
-        self.progress(Progress(self.n, self.done + done, robust, self.done - self.robust + wrong))
+    def show(self, stage: str = "") -> None:
+        """Tell how far the run has come."""
+        self.tick(Look(), stage)
+
+    def tick(self, look: Look, stage: str | None = None) -> None:
+        """The same with the shards in work."""
+        each = self.spent / self.computed if self.computed else self.budget
+        self.progress(
+            Progress(
+                self.n,
+                self.done + look.done,
+                self.robust + look.done - look.wrong,
+                self.done - self.robust + look.wrong,
+                self._named(look.stage) if stage is None else stage,
+                self.spent + look.steps,
+                look.left + round(each * max(0, self.waiting - look.size)),
+            )
+        )
+
+    def _named(self, stage: int) -> str:
+        count = len(self.stage_names)
+        if stage >= count:
+            return "certificates" if count else ""
+        name = self.stage_names[stage]
+        return f"stage {stage + 1} of {count}: {name}" if count > 1 else name
 
     def joined_adv(self) -> Tensor | None:
         return torch.cat([self.adv[shard] for shard in sorted(self.adv)]) if self.adv else None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["Verification", "verify"]
+__all__ = ["Verification", "matched_rows", "verify"]
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,19 @@ from torch import Tensor
 from tmifpe.attacks import PGD
 from tmifpe.attacks.loop.queries import Queries
 from tmifpe.attacks.loop.rows import Problem
+from tmifpe.checks.units import check_eps
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
 from tmifpe.core.stats import wilson
 from tmifpe.core.types import Classifier, Data, Model, Threat
 from tmifpe.evaluation.prepare import Prepared, prepare
+from tmifpe.norms import NORMS
 from tmifpe.run.cut.plan import make_plan
 from tmifpe.run.request import Request
 from tmifpe.run.result import Result
 from tmifpe.run.shard import Job, fetch_rows, read_clean
 from tmifpe.run.verify import in_ball, in_box
+from tmifpe.store.adversarial import threat_beside
 
 _COLUMNS = ("index", "label", "clean_pred", "adv_pred", "size", "in_ball", "in_box")
 
@@ -50,6 +53,8 @@ class Verification:
     in_box: NDArray[np.bool_]
     run: Result | None = None
     """A run on the same examples, with which these are united."""
+    notes: tuple[str, ...] = ()
+    """What makes the threat, or the file, look like another one than was meant."""
 
     def __repr__(self) -> str:
         inside, broken = int(self.inside.sum()), int(self.broken.sum())
@@ -130,6 +135,7 @@ class Verification:
             "indices_broken": indices(self.broken),
             "indices_outside": indices(~self.inside),
             "indices_fooled_outside": indices(self.fools & ~self.inside),
+            "notes": list(self.notes),
         }
         if self.run is not None:
             run = self.run.outcomes
@@ -168,15 +174,15 @@ def verify(
     >>> model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=8)
     >>> threat = tmifpe.Threat("linf", 0.1)
     >>> x_adv = tmifpe.PGD(steps=5)(model, *data.fetch(range(8)), threat)
-    >>> verify(model, data, threat, x_adv).inside.sum()
-    np.int64(8)
+    >>> int(verify(model, data, threat, x_adv).inside.sum())
+    8
     """
     request = Request(
         limit=limit, sample=sample, indices=indices, precision=precision, batch_size=batch_size, device=device
     )
     tensors = adv if isinstance(adv, Mapping) else {"adv": adv}
     with prepare(model, data, threat, request) as prepared:
-        points, rows = _matched(tensors, prepared.data)
+        points, rows = matched_rows(tensors, prepared.data)
         if run is not None:
             _check_run(run, prepared)
         name = prepared.classifier.name if prepared.classifier else type(prepared.network).__name__
@@ -185,10 +191,25 @@ def verify(
         said = dict(zip(tensors["indices"].tolist(), tensors["labels"].tolist(), strict=False))
         if any(said[i] != label for i, label in zip(columns["index"].tolist(), columns["label"].tolist(), strict=True)):
             raise InputError("the labels beside the adversarial examples are not those of the data: it is other data")
-    return Verification(name, prepared.data.name, prepared.threat, run=run, **columns)
+    table: dict[str, Any] = {**columns}
+    found = Verification(name, prepared.data.name, prepared.threat, run=run, **table)
+    return replace(found, notes=tuple(_remarks(found, threat_beside(tensors), tuple(prepared.data.shape))))
 
 
-def _matched(tensors: Mapping[str, Tensor], data: Data) -> tuple[Tensor, list[tuple[int, int]]]:
+def _remarks(found: Verification, made: Threat | None, shape: tuple[int, ...]) -> Iterator[str]:
+    for flag in check_eps(found.threat, shape):
+        yield f"{flag.seen} {flag.advice}"
+    here = found.threat
+    if made is not None and (NORMS.canonical(made.norm), made.eps, made.box) != (here.norm, here.eps, here.box):
+        yield (
+            f"The file says that its examples were made under {made.norm} {made.eps:.6g}{made.within}, and they are "
+            f"read under {here.norm} {here.eps:.6g}{here.within}."
+        )
+    if found.in_ball.mean() < 0.5:
+        yield "Most points lie outside the ball: are they in another order, or made for another norm, eps or box?"
+
+
+def matched_rows(tensors: Mapping[str, Tensor], data: Data) -> tuple[Tensor, list[tuple[int, int]]]:
     """The points, and which position of the data has which row of them."""
     adv = torch.from_numpy(given) if isinstance(given := tensors["adv"], np.ndarray) else given
     if not isinstance(adv, Tensor) or adv.dim() < 2 or tuple(adv.shape[1:]) != tuple(data.shape):

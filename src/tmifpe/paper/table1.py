@@ -17,7 +17,7 @@ from tmifpe.core.types import Threat
 from tmifpe.evaluation.compare import Comparison, compare
 from tmifpe.paper.rows import Missing, PaperRow, load_row
 from tmifpe.run.request import SharedOptions
-from tmifpe.run.result import Progress
+from tmifpe.run.shown.progress import Progress
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

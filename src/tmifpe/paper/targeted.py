@@ -13,7 +13,8 @@ from tmifpe.core.stats import wilson
 from tmifpe.core.types import Classifier, Data, Threat
 from tmifpe.evaluation.compare import Comparison, compare
 from tmifpe.run.request import SharedOptions
-from tmifpe.run.result import Progress, Result
+from tmifpe.run.result import Result
+from tmifpe.run.shown.progress import Progress
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
