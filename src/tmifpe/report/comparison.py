@@ -57,7 +57,8 @@ def spread(plain: dict[str, Any]) -> str:
         return f"{moved}."
     if len(gaps) == 1:
         return f"{moved}; the difference between the two means is {'not ' if below else ''}larger than that."
-    return f"{moved}; {below} of the {len(gaps)} differences between two means are not larger than that."
+    are = "is" if below == 1 else "are"
+    return f"{moved}; {below} of the {len(gaps)} differences between two means {are} not larger than that."
 
 
 def significance(pairs: Sequence[dict[str, Any]], seeds: Sequence[int]) -> str:
@@ -69,7 +70,8 @@ def significance(pairs: Sequence[dict[str, Any]], seeds: Sequence[int]) -> str:
     if not real:
         return f"No two columns differ by more than chance ({test})."
     rest = len(pairs) - len(real)
-    more = f"; the other {rest} pairs may be chance" if rest else ""
+    others = "the other pair" if rest == 1 else f"the other {rest} pairs"
+    more = f"; {others} may be chance" if rest else ""
     return f"More than chance ({test}): {', '.join(real)}{more}."
 
 

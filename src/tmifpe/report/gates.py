@@ -58,6 +58,10 @@ class Gates:
             found.append(Case("no flags", not lines, "\n".join(lines) or "no flag was raised"))
         return found
 
+    def required(self, result: Result) -> list[Case]:
+        """The gates that were set."""
+        return [case for case in self.cases(result) if case.name != "robust accuracy" or self.robust is not None]
+
     def missed(self, result: Result) -> list[Case]:
         return [case for case in self.cases(result) if not case.passed]
 

@@ -10,22 +10,12 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from tmifpe.report.page.measured import Bins, Confusion, Line, Shares
-from tmifpe.report.page.svg import WIDTH, Axes, Scale, picture, shape, words
+from tmifpe.report.page.svg import WIDTH, Axes, Scale, picture, shape, wide, within, words
 
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 2")
 _LEFT, _RIGHT = 54.0, WIDTH - 14.0
 _ROW = 17.0
 _CLASSES = 30  # more bars than that are cut to the weakest and the strongest
-
-
-def fitted(text: str, most: int) -> str:
-    """A long name without its middle: names of one family begin alike and end alike.
-
-    >>> fitted("robustbench:cifar10/Linf/Wong2020Fast", 21)
-    'robustbenc…ong2020Fast'
-    """
-    flat = " ".join(text.split())
-    return flat if len(flat) <= most + 1 else f"{flat[: most // 2]}…{flat[-(most - most // 2) :]}"
 
 
 def _dashes(k: int) -> str | None:
@@ -78,7 +68,7 @@ def _key(names: Sequence[str], top: float) -> list[Markup]:
             shape(
                 "line", x1=_LEFT, x2=_LEFT + 30, y1=y - 4, y2=y - 4, cls=f"line c{k % 6}", stroke_dasharray=_dashes(k)
             ),
-            words(_LEFT + 38, y, fitted(name, 46)),
+            words(_LEFT + 38, y, within(name, WIDTH - _LEFT - 42)),
         ]
     return parts
 
@@ -126,8 +116,8 @@ def class_chart(shares: Sequence[Shares], names: Mapping[int, str], label: str) 
     cut = max(0, len(ordered) - _CLASSES)
     if cut:
         ordered = [*ordered[: _CLASSES // 2], *ordered[-_CLASSES // 2 :]]
-    called = [fitted(names[one.label], 18) for one in ordered]
-    left, bottom = 18 + 6.6 * max(map(len, called)), 14 + _ROW * len(ordered)
+    called = [within(names[one.label], 150) for one in ordered]
+    left, bottom = 12 + max(map(wide, called)), 14 + _ROW * len(ordered)
     x = Scale(0, 100, left, WIDTH - 52.0)
     parts = []
     for value in x.ticks(5):
@@ -151,10 +141,11 @@ def class_chart(shares: Sequence[Shares], names: Mapping[int, str], label: str) 
 def confusion_chart(found: Confusion, names: Mapping[int, str], label: str) -> Markup:
     """Rows: the prediction before; columns: after. Cells are shaded by their share of the row, and counted."""
     size = len(found.labels)
-    called = [fitted(names[label], 12) for label in found.labels]
-    longest = max(map(len, called))
-    left, top = 28 + 6.6 * longest, 16 + 5.4 * longest
-    cell = (WIDTH - left - 8) / size
+    called = [within(names[label], 90) for label in found.labels]
+    longest = max(map(wide, called))
+    left, top = 28 + longest, 20 + 0.71 * longest  # the names of the columns rise by 45 degrees
+    room = 0.71 * max(wide(name) * (k + 1) / size for k, name in enumerate(called))
+    cell = (WIDTH - left - max(8, room)) / size
     numbers = size <= 12
     parts = []
     for i, row in enumerate(found.counts):
@@ -175,8 +166,8 @@ def confusion_chart(found: Confusion, names: Mapping[int, str], label: str) -> M
     bottom = top + cell * size
     parts.append(words((left + WIDTH) / 2, bottom + 16, "prediction on the adversarial example", "middle", "title"))
     middle = (top + bottom) / 2
-    turned = f"rotate(-90 10 {middle:.1f})"
-    parts.append(words(10, middle, "prediction on the clean image", "middle", "title", transform=turned))
+    turned = f"rotate(-90 13 {middle:.1f})"
+    parts.append(words(13, middle, "prediction on the clean image", "middle", "title", transform=turned))
     return picture(parts, bottom + 24, label)
 
 
@@ -205,7 +196,7 @@ def ranking(rows: Sequence[Standing], label: str) -> Markup:
     for k, row in enumerate(rows):
         y = 34 + 40 * k
         parts += [
-            words(14, y - 13, fitted(row.name, 52)),
+            words(14, y - 13, within(row.name, WIDTH - 18)),
             shape("line", x1=x(100 * row.clean), x2=x(100 * row.clean), y1=y - 7, y2=y + 7, cls="axis"),
             shape("line", x1=x(100 * row.low), x2=x(100 * row.high), y1=y, y2=y, cls="line c0"),
             shape("circle", cx=x(100 * row.robust), cy=y, r=4.5, cls="fill c0"),

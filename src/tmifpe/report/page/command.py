@@ -14,14 +14,21 @@ _GIVEN = "given:"  # how a spec writes targets that were handed over one by one
 
 
 def command(result: Result) -> str:
-    """`tmifpe evaluate ...` with every option that the run's spec names.
-
-    Weights, --mean and --std are not part of a spec's text (its identity covers them): a model that was made with
-    them needs them again.
-    """
+    """`tmifpe evaluate ...` with every option that the run's spec names; runs of 0.1 do not name --weights."""
     spec, threat = result.spec, result.spec.threat
     eps = ",".join(map(repr, spec.radii or (threat.eps,)))
-    words = ["tmifpe", "evaluate", spec.model, "--data", spec.data, "--norm", threat.norm, "--eps", eps]
+    words = [
+        "tmifpe",
+        "evaluate",
+        spec.model,
+        *_model_options(result),
+        "--data",
+        spec.data,
+        "--norm",
+        threat.norm,
+        "--eps",
+        eps,
+    ]
     words += ["--box", f"{threat.low:g},{threat.high:g}"] if threat.within else []
     words += ["--attack", "+".join(spec.attacks) if spec.attack_title == "; ".join(spec.attacks) else spec.attack_title]
     words += _examples(result)
@@ -36,6 +43,12 @@ def command(result: Result) -> str:
     words += ["--batch-size", str(result.plan.batch_size)] if spec.cut else []
     words += ["--shard-size", str(result.plan.shard_size)] if spec.cut else []
     return shlex.join(words)
+
+
+def _model_options(result: Result) -> list[str]:
+    """--weights, --mean and --std."""
+    pairs = (option.partition("=") for option in result.spec.model_options)
+    return [word for name, _, value in pairs for word in (f"--{name}", value)]
 
 
 def _examples(result: Result) -> list[str]:

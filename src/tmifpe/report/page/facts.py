@@ -12,13 +12,14 @@ __all__ = [
     "name_of",
     "names_of",
     "provenance_sheet",
+    "short_names_of",
 ]
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from tmifpe.core.shown.sheet import Sheet, percent
+from tmifpe.core.shown.sheet import Sheet, fitted, percent
 from tmifpe.core.stats import holm, mcnemar
 from tmifpe.report.page.command import command
 from tmifpe.report.page.measured import Confusion, Line, Shares
@@ -91,7 +92,7 @@ def provenance_sheet(reported: Reported) -> Sheet:
         *(("left out by the checks", text) for text in result.checks_cut),
         *(("note", text) for text in result.notes),
     ]
-    return Sheet("Provenance", (), tuple(rows))
+    return Sheet("Provenance", (), tuple(rows), code=("command",))
 
 
 def comparison_sheet(reports: Sequence[Reported]) -> Sheet:
@@ -116,15 +117,16 @@ def _cell(result: Result) -> str:
 
 
 def differences(reports: Sequence[Reported], most: int = 12) -> Sheet:
-    """McNemar's exact test for pairs of runs on the same examples, with Holm's correction; of many runs, the first."""
+    """McNemar's exact test for pairs of runs on the same examples under one threat, with Holm's correction; of many
+    runs, the first."""
     tests = []
     named = zip(names_of(reports), reports, strict=True)
     chosen = [(name, one) for name, one in named if not one.result.missing][:most]
     for k, (first, one) in enumerate(chosen):
         for second, other in chosen[k + 1 :]:
             a, b = one.result, other.result
-            same = (a.spec.data_identity, a.spec.subset, a.spec.targets) == (
-                b.spec.data_identity, b.spec.subset, b.spec.targets)  # fmt: skip
+            same = (a.spec.data_identity, a.spec.subset, a.spec.targets, a.spec.threat) == (
+                b.spec.data_identity, b.spec.subset, b.spec.targets, b.spec.threat)  # fmt: skip
             if same and np.array_equal(a.outcomes.index, b.outcomes.index):
                 # An example that is misclassified to begin with is as good as broken.
                 tests.append(mcnemar(first, second, ~a.outcomes.robust, ~b.outcomes.robust))
@@ -139,9 +141,30 @@ def differences(reports: Sequence[Reported], most: int = 12) -> Sheet:
 
 def names_of(reports: Sequence[Reported]) -> list[str]:
     """The runs by what tells them apart: a model, an attack or a threat that all share is left out."""
+    return [", ".join(parts) for parts in _telling(reports)]
+
+
+def short_names_of(reports: Sequence[Reported], most: int = 48) -> list[str]:
+    """The same for charts: of the longest parts the middle is left out, so that something of each is there."""
+    return [", ".join(_shortened(parts, most)) for parts in _telling(reports)]
+
+
+def _shortened(parts: tuple[str, ...], most: int) -> list[str]:
+    """
+    >>> _shortened(("robustbench:cifar10/Linf/Wong2020Fast", "full"), 24)
+    ['robustbe…g2020Fast', 'full']
+    """
+    short = list(parts)
+    while sum(map(len, short)) + 2 * (len(short) - 1) > most and max(map(len, short)) > 6:
+        k = max(range(len(short)), key=lambda k: len(short[k]))
+        short[k] = fitted(parts[k], len(short[k]) - 2)
+    return short
+
+
+def _telling(reports: Sequence[Reported]) -> list[tuple[str, ...]]:
     parts = [(one.result.spec.model, one.result.spec.data, one.attack, one.threat) for one in reports]
     telling = [k for k, values in enumerate(zip(*parts, strict=True)) if len(set(values)) > 1]
-    return [", ".join(each[k] for k in telling) or each[0] for each in parts]
+    return [tuple(each[k] for k in telling) or each[:1] for each in parts]
 
 
 def name_of(reported: Reported) -> str:

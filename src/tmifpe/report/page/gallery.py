@@ -113,7 +113,7 @@ def _amplified(change: Tensor) -> Tensor:
 
 def _data_uri(image: Tensor, smooth: bool = True) -> str:
     """An image (C, H, W) in [0, 1] as PNG, or where it is a large photograph as JPEG, if Pillow is there."""
-    image = image.detach().float().cpu().clamp(0, 1)
+    image = _as_picture(image.detach().float().cpu().clamp(0, 1))
     if image.shape[0] not in (1, 3):  # other channels have no colours
         image = image.mean(dim=0, keepdim=True)
     large = max(image.shape[1:]) > _LARGEST
@@ -126,6 +126,17 @@ def _data_uri(image: Tensor, smooth: bool = True) -> str:
     if large and importlib.util.find_spec("PIL") is not None:
         return _uri("jpeg", _jpeg(pixels))
     return _uri("png", _png(pixels))
+
+
+def _as_picture(example: Tensor) -> Tensor:
+    """(C, H, W) as it is. Of what is no image: a row of grey cells for a vector, the matrix for a spectrogram, and
+    the mean over what comes before the last three dimensions."""
+    if example.dim() == 1:
+        height = max(1, len(example) // 6)  # a strip that can be seen
+        return example.expand(1, height, len(example))
+    if example.dim() == 2:
+        return example[None]
+    return example.flatten(0, -4).mean(dim=0) if example.dim() > 3 else example
 
 
 def _uri(kind: str, content: bytes) -> str:

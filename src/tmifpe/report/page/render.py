@@ -73,12 +73,13 @@ def _hash(content: str) -> str:
 
 def _compared(reports: Sequence[Reported]) -> dict[str, Any]:
     """Charts and tables over all runs."""
-    names = facts.names_of(reports)
+    names = facts.short_names_of(reports)
     rows = [
         Standing(name, one.result.clean_accuracy, *_ends(one), one.result.certified_accuracy)
         for name, one in zip(names, reports, strict=True)
     ]
-    charts = [ranking(rows, f"Robust accuracy of {len(rows)} runs with 95 % intervals")]
+    title = f"Robust accuracy of {len(rows)} runs"
+    charts = [(title, ranking(rows, f"{title} with 95 % intervals"))]
     for lines, x, log in (
         ([(against_steps(one.result), name) for one, name in zip(reports, names, strict=True)], "steps", True),
         (
@@ -90,7 +91,7 @@ def _compared(reports: Sequence[Reported]) -> dict[str, Any]:
         drawn = [Line(name, line.x, line.y) for line, name in lines if line is not None]
         if drawn:
             said = f"Robust accuracy against {x}" + (f", the first 12 of {len(drawn)} runs" if len(drawn) > 12 else "")
-            charts.append(line_chart(drawn[:12], f"{x}{' (log scale)' if log else ''}", said, log))
+            charts.append((said, line_chart(drawn[:12], f"{x}{' (log scale)' if log else ''}", said, log)))
     differ = facts.differences(reports)
     sheets = [facts.comparison_sheet(reports), *([differ] if differ else [])]
     return {"charts": charts, "sheets": sheets}

@@ -5,7 +5,7 @@ Colours are classes (`c0` ... `c5`, `t0` ... for thresholds), which the style sh
 
 from __future__ import annotations
 
-__all__ = ["Axes", "Scale", "decades", "picture", "shape", "steps_of", "words"]
+__all__ = ["Axes", "Scale", "decades", "picture", "shape", "steps_of", "wide", "within", "words"]
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from tmifpe.core.shown.sheet import visible
+from tmifpe.core.shown.sheet import fitted, visible
 
 WIDTH = 440
+_EM = 12.5  # the size of letters in the style sheet
+_SHARES = dict.fromkeys("fijlrtI.,:;'!|()[]/\\ -", 0.42) | dict.fromkeys("mwMW@%…", 1.0)
 
 
 def shape(name: str, **attributes: object) -> Markup:
@@ -27,6 +29,24 @@ def words(x: float, y: float, text: object, anchor: str = "start", cls: str = ""
     """Text at a place; names from files among it, escaped."""
     given = {"x": f"{x:.1f}", "y": f"{y:.1f}", "text_anchor": anchor, "cls": cls or None, **more}
     return Markup("<text{}>{}</text>").format(_attributes(given), visible(str(text)))
+
+
+def wide(text: str) -> float:
+    """How wide the text is at most, in the widest of the fonts that browsers take: DejaVu Sans."""
+    return sum(_EM * _SHARES.get(c, 0.73 if c.isupper() else 0.65 if c.isascii() else 1.0) for c in text)
+
+
+def within(text: str, most: float) -> str:
+    """The text without its middle where it would be wider than that.
+
+    >>> within("robustbench:cifar10/Linf/Wong2020Fast", 200.0)
+    'robustbench…Wong2020Fast'
+    """
+    flat, count = " ".join(text.split()), len(text)
+    while wide(flat) > most and count > 2:
+        count -= 1
+        flat = fitted(text, count)
+    return flat
 
 
 def picture(parts: Iterable[Markup], height: float, label: str, width: float = WIDTH) -> Markup:
