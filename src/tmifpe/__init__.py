@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Attack,
         MultiTargeted,
         Square,
+        attack,
         bim,
         fgsm,
         get_attack,
@@ -48,7 +49,8 @@ if TYPE_CHECKING:
     from tmifpe.models import Normalize, load_model, register_model
     from tmifpe.norms import Norm, register_norm
     from tmifpe.run.outcomes import Outcome, Outcomes
-    from tmifpe.run.result import Flag, Progress, Result
+    from tmifpe.run.result import Flag, Result
+    from tmifpe.run.shown.progress import Progress
     from tmifpe.store import Store
 
 __all__ = [
@@ -82,6 +84,7 @@ __all__ = [
     "Threat",
     "Verification",
     "__version__",
+    "attack",
     "audit",
     "bim",
     "certified_radius",
@@ -119,6 +122,7 @@ _HOMES = {
         "Attack",
         "MultiTargeted",
         "Square",
+        "attack",
         "bim",
         "fgsm",
         "get_attack",
@@ -137,7 +141,8 @@ _HOMES = {
     "tmifpe.evaluation.minimal": ["Minimal", "minimal"],
     "tmifpe.evaluation.verification": ["Verification", "verify"],
     "tmifpe.run.outcomes": ["Outcome", "Outcomes"],
-    "tmifpe.run.result": ["Flag", "Progress", "Result"],
+    "tmifpe.run.result": ["Flag", "Result"],
+    "tmifpe.run.shown.progress": ["Progress"],
     "tmifpe.store": ["Store"],
     "tmifpe.losses": ["Loss", "ReferenceGradient", "get_loss", "register_loss"],
     "tmifpe.models": ["Normalize", "load_model", "register_model"],

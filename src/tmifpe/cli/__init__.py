@@ -51,7 +51,6 @@ app = typer.Typer(
     epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -78,6 +77,7 @@ def _register() -> None:
         compare,
         curve,
         demo,
+        doctor,
         evaluate,
         figure1,
         listing,
@@ -104,7 +104,8 @@ def _register() -> None:
     verb("report")(report.report)
     verb("board")(board.board)
     verb("list")(listing.listing)
-    verb("demo")(demo.demo)
+    verb("demo")(with_options(demo.demo))
+    verb("doctor", epilog=doctor.EXIT_CODES)(doctor.doctor)
     paper = partial(verb, rich_help_panel=THE_PAPER)
     paper("table1")(with_options(table1.table1))
     paper("table-targeted")(with_options(table_targeted.table_targeted))
@@ -120,10 +121,11 @@ def main() -> None:
     """The `tmifpe` command."""
     import sys
 
-    from tmifpe.core.memory import keep_freed_memory
+    from tmifpe.core.process import keep_freed_memory, wait_briefly
 
+    wait_briefly()
     keep_freed_memory()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character shows another, not a traceback
             stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
-    app()
+    app(prog_name="tmifpe")  # also as `python -m tmifpe`: completion belongs to the command

@@ -36,12 +36,12 @@ def audit(
     from tmifpe.core.errors import as_options
     from tmifpe.core.options import split_list
     from tmifpe.report.audit_files import prepare_folder, write_audit
+    from tmifpe.run.shown.progress import Progress
 
     if out is not None:
         prepare_folder(out)
     classifier, data, _ = parse.load_sources(source)
-    with console.bar() as shown, console.prints_on_stderr():
-        task = shown.add_task("audit", total=len(data), note="")
+    with console.progress_on_stderr("audit") as told:
         result = tmifpe.audit(
             classifier,
             data,
@@ -49,11 +49,11 @@ def audit(
             split_list(precisions),
             box=parse.box_from(source.box),
             batch_size=batch_size,
-            progress=lambda done, total: shown.update(task, completed=done, total=total),
+            progress=lambda done, total: told(Progress(total, done, 0, 0)),
         )
     if out is not None:
         for path in write_audit(result, out):
-            Console(stderr=True).print(console.harmless(f"wrote {path}"), highlight=False, markup=False)
+            console.wrote(path)
     if json:
         console.print_json(result.to_json())
         return

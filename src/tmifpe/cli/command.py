@@ -20,6 +20,7 @@ _HINTS = {
     "--attack": "--losses takes attacks too, as in --losses tmifpe,gama,ce+gama",
     "--loss": "--losses takes them, separated by commas",
     "--losses": "--loss takes one loss; tmifpe compare takes several",
+    "--seeds": "--seed takes one; several: tmifpe compare MODEL --losses full --seeds 0,1,2",
     "--config": "options stand on the command line; many runs stand in a plan file: tmifpe run plan.toml",
     "--eps": "the largest radius is --to, and --at takes those to state",
     "--epsilon": "the radius is --eps",

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tmifpe.cli.options import AttackOptions, EngineOptions, SourceOptions, StoreOptions, TrustOptions
+from tmifpe.cli.options import (
+    AttackOptions,
+    EngineOptions,
+    OutputOptions,
+    SourceOptions,
+    StoreOptions,
+    Track,
+    TrustOptions,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,7 +38,8 @@ def compare(
     seeds: Annotated[str | None, typer.Option(help="Several seeds, e.g. 0,1,2: mean, spread and union.")] = None,
     trust: TrustOptions,
     engine: EngineOptions,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    output: OutputOptions,
+    track: Track = None,
     keep: StoreOptions,
 ) -> None:
     """Compare losses on MODEL, everything else being equal."""
@@ -41,9 +50,13 @@ def compare(
     from tmifpe.cli.attack import paper_from
     from tmifpe.cli.interrupt import interruptible
     from tmifpe.cli.provenance import provenance
+    from tmifpe.cli.reports import check_trackers, tell_trackers
     from tmifpe.core.options import split_list
+    from tmifpe.core.shown.formats import sheet_latex, sheet_markdown
+    from tmifpe.evaluation.shown import comparison_sheet
     from tmifpe.report.comparison import significance, spread
 
+    check_trackers(track, engine)
     names = split_list(losses)
     threat, base = parse.threat_from(attack, source.box), paper_from(attack)
     chosen = parse.seeds_from(seeds, attack.seed)
@@ -53,12 +66,18 @@ def compare(
     options |= parse.checks_from(trust, data, device) | parse.engine_from(engine)
     del options["seed"]
     with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
-        options["progress"] = lambda _, step: (check(), progress(step))
+        place = {name: f"{classifier.name}, {name} ({k} of {len(names)})" for k, name in enumerate(names, 1)}
+        options["progress"] = lambda loss, step: (check(), progress(step, console.harmless(place[loss])))
         result = tmifpe.compare(classifier, data, threat, names, base, **options)
     result = replace(result, results={loss: tuple(map(console.in_cli_words, r)) for loss, r in result.results.items()})
     plain = result.to_json()
-    if json:
+    if output.json:
         console.print_json(provenance(device) | plain)
+    elif output.markdown or output.latex:
+        sheet = comparison_sheet(result)
+        said = (sheet.note, significance(plain["pairs"], plain["seeds"]), spread(plain), flags_raised(result))
+        sheet = replace(sheet, note=" ".join(text for text in said if text))
+        typer.echo(console.encodable(sheet_markdown(sheet) if output.markdown else sheet_latex(sheet)))
     else:
         shown = Console()
         shown.print(comparison_table(classifier.name, result))
@@ -71,12 +90,13 @@ def compare(
             shown.print(held, highlight=False, markup=False)
         if raised := flags_raised(result):
             shown.print(raised, style="yellow", highlight=False, markup=False)
+    tell_trackers(track, [run for runs in result.results.values() for run in runs])
     if trust.strict:
         console.exit_if_flagged(flag for runs in result.results.values() for run in runs for flag in run.flags)
 
 
 def comparison_table(title: str, result: Comparison) -> Table:
-    """Robust accuracy in percent per loss, the difference to CE, the strongest in bold."""
+    """Robust accuracy in percent per loss, the difference to CE if that is one of them, the strongest in bold."""
     from rich import box
     from rich.table import Table
 
@@ -94,7 +114,8 @@ def comparison_table(title: str, result: Comparison) -> Table:
         show_edge=False,
     )
     second = plain(first.spec.verify) if first.spec.verify != "none" else ""
-    headings = ["loss", "robust %", "95 % interval", "to CE", "seconds", *(["min", "max", "all seeds"] if many else [])]
+    headings = ["loss", "robust %", "95 % interval", *(["to CE"] if "ce" in result.results else []), "seconds"]
+    headings += ["min", "max", "all seeds"] if many else []
     headings += [f"at {one.eps:.4g}" for one in first.radii[:-1]]
     headings += [f"in {second}"] if second else []
     headings += [f"over {len(first.repeated)} draws"] if first.repeated else []
@@ -114,7 +135,7 @@ def comparison_table(title: str, result: Comparison) -> Table:
             plain(loss),
             percent(mean),
             f"{percent(low)} to {percent(high)}",
-            f"{100 * (mean - means['ce']):+.2f}" if "ce" in means else "",
+            *([f"{100 * (mean - means['ce']):+.2f}"] if "ce" in means else []),
             f"{sum(run.seconds for run in result.results[loss]):.1f}",
         ]
         if many:

@@ -1,14 +1,14 @@
-"""What people see: a live bar on stderr, tables on stdout."""
+"""What people see: a live view and remarks on stderr, tables on stdout."""
 
 from __future__ import annotations
 
 __all__ = [
     "as_json",
-    "bar",
     "encodable",
     "exit_if_flagged",
     "exit_if_incomplete",
     "harmless",
+    "hushed",
     "in_cli_words",
     "layers_table",
     "notice",
@@ -17,14 +17,17 @@ __all__ = [
     "print_json",
     "prints_on_stderr",
     "progress_on_stderr",
+    "remark",
     "result_table",
+    "wrote",
 ]
 
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,17 +38,22 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-
     from tmifpe.attacks.hooks.layer_gradient import LayerGradient
-    from tmifpe.run.result import Flag, Progress, Result
+    from tmifpe.run.result import Flag, Result
+    from tmifpe.run.shown.live import Teller
 
 
-def bar() -> Bar:
-    """A progress bar on stderr, so that stdout stays clean for JSON."""
-    from tmifpe.run.bar import make_bar
+_QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
-    return make_bar()
+
+@contextmanager
+def hushed(quiet: bool) -> Iterator[None]:
+    """--quiet: within, neither progress nor remarks are shown; results and errors are."""
+    before = _QUIET.set(quiet)
+    try:
+        yield
+    finally:
+        _QUIET.reset(before)
 
 
 @contextmanager
@@ -56,17 +64,32 @@ def prints_on_stderr() -> Iterator[None]:
 
 
 @contextmanager
-def progress_on_stderr(title: str) -> Iterator[Callable[[Progress], None]]:
-    """Examples done, the robust accuracy so far with its bounds, examples per second, time left."""
+def progress_on_stderr(title: str) -> Iterator[Teller]:
+    """The bounds on the robust accuracy so far, stage, pace, time left; nothing with --quiet."""
     from tmifpe.run.bar import shown_on_stderr
 
+    if _QUIET.get():
+        with prints_on_stderr():
+            yield lambda step, title="": None
+        return
     with shown_on_stderr(harmless(title)) as told, prints_on_stderr():
         yield told
 
 
 def notice(text: str) -> None:
     """A remark on stderr that changes nothing."""
-    Console(stderr=True, soft_wrap=True).print(f"notice: {harmless(text)}", style="dim", markup=False, highlight=False)
+    remark(f"notice: {text}")
+
+
+def wrote(path: object) -> None:
+    """Which file was written."""
+    remark(f"wrote {path}")
+
+
+def remark(text: str) -> None:
+    """A line on stderr, unless --quiet."""
+    if not _QUIET.get():
+        Console(stderr=True, soft_wrap=True).print(harmless(text), style="dim", markup=False, highlight=False)
 
 
 def harmless(text: str) -> str:

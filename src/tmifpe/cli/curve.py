@@ -64,17 +64,19 @@ def curve(
     options |= {"store": keep.folder, "fresh": keep.fresh}
     options |= parse.checks_from(trust, data, device) | parse.engine_from(engine)
     radii = parse.radii_from(at, "at") if at is not None else ()
-    with interruptible(keep.folder) as check, console.progress_on_stderr(classifier.name) as progress:
+    title = f"{classifier.name} at {farthest:g}"  # where the bounds hold
+    with interruptible(keep.folder) as check, console.progress_on_stderr(title) as progress:
         options["progress"] = lambda step: (check(), progress(step))
         found = tmifpe.curve(classifier, data, threat, resolution=resolution, at=radii, **options)
     found = replace(found, result=console.in_cli_words(found.result))
     console.exit_if_incomplete(found.result)
     if csv is not None:
         parse.write_file(csv, found.to_csv().encode())
+        console.wrote(csv)
     if figure is not None:
         from tmifpe.report.radius_curve import save_radius_curves
 
-        save_radius_curves({found.result.spec.model: found}, figure)
+        console.wrote(save_radius_curves({found.result.spec.model: found}, figure))
     if json:
         console.print_json(provenance(device) | found.to_json())
     else:
@@ -89,31 +91,23 @@ def curve(
 
 def curve_table(found: Curve) -> Table:
     """The radii that were asked for, or nine evenly spaced ones."""
-    import math
-
     from rich import box
     from rich.table import Table
 
-    from tmifpe.cli.console import percent, plain
+    from tmifpe.cli.console import plain
+    from tmifpe.evaluation.shown_radii import curve_sheet
 
-    result = found.result
-    proved = result.spec.certify != "none"
-    median = f"{found.median:.4g}" if math.isfinite(found.median) else f"beyond {found.to:.4g}"
+    sheet = curve_sheet(found)
     table = Table(
-        title=plain(f"{result.spec.model} on {result.spec.data}: {result.spec.threat.norm} 0 to {found.to:.6g}"),
-        caption=plain(
-            f"Half of the {result.n} examples are broken at {median}; mean accuracy over all radii "
-            f"{percent(found.area)} %. {found.steps:.0f} steps per example, {result.seconds:.1f} s."
-        ),
+        title=plain(sheet.title),
+        caption=plain(sheet.note),
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,
     )
-    for heading in ("eps", "robust %", "95 % interval", *(["certified %"] if proved else [])):
+    for heading in sheet.head:
         table.add_column(heading, justify="right")
-    for one in found.stated or found.points[:: len(found.points) // 8]:
-        low, high = map(percent, one.interval)
-        row = [f"{one.eps:.6g}", percent(one.robust_accuracy), f"{low} to {high}"]
-        table.add_row(*row, *([percent(one.certified_accuracy)] if one.certified_accuracy is not None else []))
+    for row in sheet.rows:
+        table.add_row(*row)
     return table

@@ -48,12 +48,12 @@ def demo(
                 threat,
                 attack=tmifpe.PGD(steps=STEPS),
                 keep_adv=True,
-                progress=lambda _, step, told=progress: told(step),
+                progress=lambda loss, step, told=progress, name=name: told(step, f"{name}, {loss}"),
             )
         reports += _reported(results[name], data, model)
         shown.print(comparison_table(name, results[name]))
     shown.print(_paragraph(results), highlight=False, markup=False)
-    with console.progress_on_stderr("every radius") as progress:
+    with console.progress_on_stderr(f"every radius, here at {2 * EPS:g}") as progress:
         line = tmifpe.curve(
             tmifpe.load_model(MODELS[0]),
             tmifpe.load_data("digits", limit=FEW),

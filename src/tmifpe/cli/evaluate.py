@@ -4,11 +4,21 @@ from __future__ import annotations
 
 __all__ = ["evaluate"]
 
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tmifpe.cli.options import AttackOptions, EngineOptions, GateOptions, SourceOptions, StoreOptions, TrustOptions
+from tmifpe.cli.options import (
+    STORE,
+    AttackOptions,
+    EngineOptions,
+    GateOptions,
+    SourceOptions,
+    StoreOptions,
+    Track,
+    TrustOptions,
+)
 
 if TYPE_CHECKING:
     from tmifpe.run.result import Result
@@ -37,6 +47,7 @@ def evaluate(
     certify: Annotated[
         bool, typer.Option("--certify", help="Prove what no Linf attack can break; see docs/certify.md.")
     ] = False,
+    track: Track = None,
     gate: GateOptions,
     keep: StoreOptions,
     engine: EngineOptions,
@@ -46,7 +57,7 @@ def evaluate(
 
     from tmifpe.cli import console, parse
     from tmifpe.cli.provenance import provenance
-    from tmifpe.cli.reports import Reports
+    from tmifpe.cli.reports import Reports, check_trackers, tell_trackers
     from tmifpe.report.gates import Gates
     from tmifpe.store.adversarial import adv_file, check_ending
 
@@ -55,11 +66,13 @@ def evaluate(
     ending = check_ending(save_adv) if save_adv is not None else ""
     parse.check_output(save_adv)
     reports.check()
+    check_trackers(track, engine)
     more = {"keep_adv": save_adv is not None, "certify": certify, **parse.engine_from(engine)}
     with reports.also_on_failure(source.model):
         result, device = _measured(source, how, attack, loss, trust, keep, more)
     if save_adv is not None:
         parse.write_file(save_adv, adv_file(result, ending))
+        console.wrote(save_adv)
     reports.write(result, gates)
     if json:
         console.print_json(provenance(device) | result.to_json())
@@ -67,13 +80,20 @@ def evaluate(
         Console().print(console.result_table(result))
         if any(layer.dies for layer in result.layers):
             Console().print(console.layers_table(result.layers))
+    if result.key and keep.folder is not None:
+        short = result.key[:8]
+        where = f" --store {shlex.quote(keep.folder)}" if keep.folder != STORE else ""
+        console.remark(f"stored as {short} in {keep.folder}; tmifpe report {short}{where}")
     console.exit_if_incomplete(result)
+    tell_trackers(track, [result])
     if missed := [case for case in gates.missed(result) if case.name != "no flags"]:
         for case in missed:
             Console(stderr=True).print(console.harmless(case.said), style="red", markup=False, highlight=False)
         raise typer.Exit(1)
     if trust.strict:
         console.exit_if_flagged(result.flags)
+    for case in gates.required(result):
+        console.remark(f"passed: {case.said}")
 
 
 def _measured(

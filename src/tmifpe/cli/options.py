@@ -14,11 +14,13 @@ __all__ = [
     "EngineOptions",
     "GateOptions",
     "ModelOptions",
+    "OutputOptions",
     "RowOptions",
     "SourceOptions",
     "StepOptions",
     "StoreOptions",
     "ThreatOptions",
+    "Track",
     "TrustOptions",
     "with_options",
 ]
@@ -33,6 +35,7 @@ from typing import Annotated, Any, ClassVar, get_type_hints
 import typer
 
 from tmifpe.cli.command import ENGINE, GATES, OUTPUT, TRUST, WHAT, WITH
+from tmifpe.cli.listing import complete_attacks, complete_data, complete_losses, complete_models, complete_norms
 from tmifpe.core.errors import InputError, MisfitError
 
 _OWN = {
@@ -42,6 +45,17 @@ _OWN = {
 }
 _TITLES = {name: title for title, names in _OWN.items() for name in names.split()}
 """Where --help shows the options that a verb has for itself; any other says what to print or write."""
+
+_COMPLETED = {
+    "model": complete_models,
+    "from_model": complete_models,
+    "data": complete_data,
+    "norm": complete_norms,
+    "loss": complete_losses,
+    "losses": complete_attacks,
+    "attack": complete_attacks,
+}
+"""What the shell completes, by the name of the option, in every verb."""
 
 DIGITS = "digits"
 """The data if --data names none: what the bundled models were made for."""
@@ -54,7 +68,7 @@ class SourceOptions:
     title: ClassVar[str] = WHAT
 
     model: Annotated[
-        str, typer.Argument(help="A bundled name, file.py:factory, module:factory, x.onnx, timm:NAME, ...")
+        str, typer.Argument(help="A bundled name, file.py:factory, x.onnx, timm:NAME, clip:NAME, ensemble:A+B, ...")
     ]
     data: Annotated[
         str | None, typer.Option(help="A data source, e.g. npz:FILE, mnist:DIR, cifar10:DIR.  [default: digits]")
@@ -66,13 +80,17 @@ class SourceOptions:
     sample_seed: Annotated[
         int, typer.Option(min=0, help="Another draw of --sample; --seed leaves the examples as they are.")
     ] = 0
-    weights: Annotated[str | None, typer.Option(help="Weights for the architecture: safetensors or a state dict.")] = (
-        None
-    )
+    weights: Annotated[
+        str | None, typer.Option(help="Weights for the architecture: safetensors or a state dict; A+B for an ensemble.")
+    ] = None
     mean: Annotated[str | None, typer.Option(help="Normalisation the model expects, e.g. 0.49,0.48,0.45.")] = None
     std: Annotated[str | None, typer.Option(help="Standard deviations that go with --mean.")] = None
     classes: Annotated[
-        str | None, typer.Option(help="Image folders: a file of class names in the model's order, one per line.")
+        str | None,
+        typer.Option(help="Image folders and clip:NAME: a file of class names in the model's order, one per line."),
+    ] = None
+    template: Annotated[
+        str | None, typer.Option(help="clip:NAME: the sentence about a class.  [default: 'a photo of a {}.']")
     ] = None
     resize: Annotated[str | None, typer.Option(help="Image folders: 256, 256:bicubic, 224x224, Res256Crop224, ...")] = (
         None
@@ -82,7 +100,7 @@ class SourceOptions:
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
     box: Annotated[
         str | None,
-        typer.Option(help="LOW,HIGH of the pixels the model takes, e.g. 0,255 or -1,1.  [default: 0,1]"),
+        typer.Option(help="LOW,HIGH of the numbers the model takes, e.g. 0,255 or -1,1.  [default: 0,1]"),
     ] = None
 
 
@@ -91,7 +109,10 @@ class ModelOptions(SourceOptions):
     """The same for a verb whose argument is something else: the model is an option."""
 
     model: Annotated[
-        str, typer.Option("--model", help="A bundled name, file.py:factory, module:factory, x.onnx, timm:NAME, ...")
+        str,
+        typer.Option(
+            "--model", help="A bundled name, file.py:factory, x.onnx, timm:NAME, clip:NAME, ensemble:A+B, ..."
+        ),
     ]
 
 
@@ -145,6 +166,13 @@ class RowOptions:
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random starts.")] = 0
     eot: Annotated[int, typer.Option(min=1, help="Draws to average per query of a randomised model (EOT).")] = 1
     batch_size: Annotated[str, typer.Option(help="Examples per batch, or auto.")] = "auto"
+    tune: Annotated[
+        str,
+        typer.Option(
+            envvar="TMIFPE_TUNE",
+            help="Look for a faster way to run the model: auto (for 2 % of the run), full (whatever it takes), off.",
+        ),
+    ] = "auto"
     shard_size: Annotated[
         int | None,
         typer.Option(min=1, help="Examples per stored shard; by default chosen from the image size and the attack."),
@@ -170,7 +198,11 @@ class TrustOptions:
     title: ClassVar[str] = TRUST
 
     checks: Annotated[
-        bool, typer.Option(help="Look for reasons to doubt the number, for at most 5 % of the cost; see docs/flags.md.")
+        bool,
+        typer.Option(
+            help="Look for reasons to doubt the number: at most 5 % of the cost from 500 examples on, more below; "
+            "see docs/flags.md."
+        ),
     ] = True
     strict: Annotated[bool, typer.Option("--strict", help="Exit with code 3 if any flag is raised.")] = False
     verify: Annotated[
@@ -245,6 +277,21 @@ class EngineOptions:
     ] = None
 
 
+@dataclass(frozen=True)
+class OutputOptions:
+    """How a table is printed; for a terminal by default."""
+
+    title: ClassVar[str] = OUTPUT
+
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False
+    latex: Annotated[bool, typer.Option("--latex", help="Print a LaTeX tabular.")] = False
+
+    def __post_init__(self) -> None:
+        if self.json + self.markdown + self.latex > 1:
+            raise InputError("choose one of --json, --markdown and --latex")
+
+
 STORE = "tmifpe-runs"
 """The folder of the run store, if neither --store nor TMIFPE_STORE names another."""
 
@@ -264,15 +311,30 @@ class StoreOptions:
         return None if self.no_store else self.store
 
 
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress and no remarks on stderr; results and errors stay.")
+]
+
+
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TRACKER[:WHERE]",
+        help="Log the numbers to mlflow[:URI], wandb[:PROJECT] or tensorboard[:DIR]. May be repeated.",
+    ),
+]
+
+
 def with_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace every parameter of a dataclass type by that dataclass's fields, for Typer to see."""
+    """Replace every parameter of a dataclass type by that dataclass's fields, for Typer to see, and add --quiet: a verb
+    with so many options computes."""
     hints = get_type_hints(verb, include_extras=True)
     plain: list[inspect.Parameter] = []
     groups: dict[str, tuple[type, list[str]]] = {}
     for name, parameter in inspect.signature(verb).parameters.items():
         kind = hints[name]
         if not dataclasses.is_dataclass(kind):
-            plain.append(parameter.replace(annotation=_titled(kind, _TITLES.get(name, OUTPUT))))
+            plain.append(parameter.replace(annotation=_titled(kind, _TITLES.get(name, OUTPUT), name)))
             continue
         of_field = get_type_hints(kind, include_extras=True)
         groups[name] = (kind, [field.name for field in dataclasses.fields(kind)])  # pyright: ignore[reportArgumentType]
@@ -284,18 +346,25 @@ def with_options(verb: Callable[..., Any]) -> Callable[..., Any]:
                     field.name,
                     inspect.Parameter.KEYWORD_ONLY,
                     default=default,
-                    annotation=_titled(of_field[field.name], getattr(kind, "title", OUTPUT)),
+                    annotation=_titled(of_field[field.name], getattr(kind, "title", OUTPUT), field.name),
                 )
             )
 
+    quiet = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_titled(Quiet, OUTPUT))
+    plain.append(quiet)
+
     @functools.wraps(verb)
     def called(**values: Any) -> Any:
+        from tmifpe.cli.console import hushed
+
+        hush = hushed(values.pop("quiet"))
         forgotten = values.get("data", "") is None
         grouped = {
             name: kind(**{field: values.pop(field) for field in fields}) for name, (kind, fields) in groups.items()
         }
         try:
-            return verb(**grouped, **values)
+            with hush:
+                return verb(**grouped, **values)
         except MisfitError as error:
             if not forgotten:
                 raise
@@ -307,9 +376,11 @@ def with_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _titled(annotation: Any, title: str) -> Any:
-    """The annotation of an option that --help shows under `title`."""
+def _titled(annotation: Any, title: str, name: str = "") -> Any:
+    """The annotation of an option that --help shows under `title`, and that the shell completes if it can."""
     for info in getattr(annotation, "__metadata__", ()):
+        if isinstance(info, typer.models.ParameterInfo):
+            info.autocompletion = _COMPLETED.get(name)
         if isinstance(info, typer.models.OptionInfo):
             info.rich_help_panel = title
     return annotation

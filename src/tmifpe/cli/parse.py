@@ -18,6 +18,7 @@ __all__ = [
     "write_file",
 ]
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,13 +52,15 @@ def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
     device = pick_device(options.device)
     indices = read_indices(options.indices) if options.indices else None
     box = box_from(options.box)
+    words = options.classes if options.model.strip().startswith("clip:") else None
+    folder = (options.data or "").startswith("imagefolder:")
     data = load_data(
         options.data or DIGITS,
         indices=indices,
         limit=options.limit,
         sample=options.sample,
         sample_seed=options.sample_seed,
-        classes=options.classes,
+        classes=options.classes if words is None or folder else None,
         resize=options.resize,
         crop=options.crop,
         box=box,
@@ -67,6 +70,8 @@ def load_sources(options: SourceOptions) -> tuple[Classifier, Data, str]:
         weights=options.weights,
         mean=_numbers("mean", options.mean),
         std=_numbers("std", options.std),
+        classes=words,
+        template=options.template,
         device=str(device),
     )
     return classifier, data, str(device)
@@ -106,6 +111,7 @@ def rows_from(options: RowOptions) -> dict[str, Any]:
         "precision": options.precision,
         "eot": options.eot,
         "batch_size": batch_size_from(options.batch_size),
+        "tune": options.tune,
         "shard_size": options.shard_size,
         "straight_through": options.straight_through,
     }
@@ -158,16 +164,18 @@ def engine_from(options: EngineOptions) -> dict[str, Any]:
 
 
 def _transferred(path: str | None, data: Data) -> Any:
+    from tmifpe.evaluation.verification import matched_rows
     from tmifpe.store.adversarial import read_adv
 
     if path is None:
         return None
-    tensors = read_adv(path)
-    if "indices" in tensors and tensors["indices"].tolist() != list(data.indices):
+    adv, rows = matched_rows(read_adv(path), data)
+    if len(rows) < len(data):
         raise InputError(
-            f"{path} holds adversarial examples for different images; data, --limit and --indices must agree"
+            f"{path} holds adversarial examples for different images: {len(data) - len(rows)} of the {len(data)} of "
+            "this run are not among them; choose others with --limit, --sample or --indices"
         )
-    return tensors["adv"]
+    return adv[[row for _, row in rows]]
 
 
 def _numbers(name: str, text: str | None) -> tuple[float, ...] | None:
@@ -236,7 +244,7 @@ def folder_from(text: str) -> Path:
     return folder
 
 
-def write_file(path: str, content: bytes) -> None:
+def write_file(path: str, content: bytes | Iterable[bytes]) -> None:
     """A file that the user named: complete, or not there at all."""
     from tmifpe.core.files import write_durably
 
@@ -244,7 +252,8 @@ def write_file(path: str, content: bytes) -> None:
     target = Path(path).expanduser()
     try:
         if target.exists() and not target.is_file():  # a pipe or a device is written to, never replaced
-            target.write_bytes(content)
+            with target.open("wb") as file:
+                file.writelines([content] if isinstance(content, bytes) else content)
         else:
             write_durably(target, content)
     except OSError as error:

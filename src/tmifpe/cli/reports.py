@@ -1,10 +1,10 @@
-"""The files that a CI reads: written whatever becomes of the run."""
+"""The files that a CI reads, written whatever becomes of the run, and the trackers that are told of its numbers."""
 
 from __future__ import annotations
 
-__all__ = ["Reports"]
+__all__ = ["Reports", "check_trackers", "tell_trackers"]
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from tmifpe.cli import parse
+from tmifpe.cli.console import prints_on_stderr, remark, wrote
+from tmifpe.cli.options import EngineOptions
+from tmifpe.core.errors import InputError
 
 if TYPE_CHECKING:
     from tmifpe.report.gates import Gates
@@ -53,3 +56,26 @@ class Reports:
         for path, text in ((self.junit, junit), (self.summary, summary)):
             if path is not None:
                 parse.write_file(path, text.encode(errors="replace"))
+                wrote(path)
+
+
+def check_trackers(track: Sequence[str] | None, engine: EngineOptions) -> None:
+    """`InputError` if one of --track cannot be told anything: before the run, not after it."""
+    from tmifpe.compat.trackers import check_tracker
+
+    if track and engine.shard is not None:
+        raise InputError("--track is for whole runs; leave it out here, merge the parts, and give it without --shard")
+    for to in track or ():
+        check_tracker(to)
+
+
+def tell_trackers(track: Sequence[str] | None, results: Iterable[Result]) -> None:
+    """A run in the tracker for every result."""
+    from tmifpe.compat.trackers import track as tell
+
+    told = list(results) if track else []
+    for to in track or ():
+        with prints_on_stderr():
+            for result in told:
+                tell(result, to)
+        remark(f"logged {len(told)} {'run' if len(told) == 1 else 'runs'} to {to}")

@@ -11,6 +11,7 @@ import typer
 
 from tmifpe.cli.command import Command, Verbs
 from tmifpe.cli.options import STORE
+from tmifpe.cli.pages.report import find_run
 from tmifpe.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,16 +27,20 @@ runs = typer.Typer(
 )
 
 _LISTED = 20  # indices, before the rest is counted
+_WIDE = 110  # columns of a terminal, from which on the list has room for seeds and dates
 
 _verb = partial(runs.command, cls=Command)
 
 Folder = Annotated[str, typer.Option("--store", envvar="TMIFPE_STORE", help="The folder of the run store.")]
-Name = Annotated[str, typer.Argument(help="The key of a run, or its first digits; KEY.1 for an earlier attempt.")]
+Name = Annotated[
+    str, typer.Argument(help="The key of a run, or its first digits, or latest; KEY.1 for an earlier attempt.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
 @_verb("list")
 def list_runs(
+    ctx: typer.Context,
     store: Folder = STORE,
     every: Annotated[bool, typer.Option("--all", help="Also runs that were repeated with --fresh.")] = False,
     json: Json = False,
@@ -46,15 +51,20 @@ def list_runs(
 
     from tmifpe.cli.console import harmless, percent, plain, print_json
 
-    found = _store(store).runs(superseded=every)
+    kept = _store(store)
+    given = getattr(ctx.get_parameter_source("store"), "name", "") == "COMMANDLINE"  # by default there is none at first
+    if given and not kept.folder.is_dir():
+        raise InputError(f"there is no folder {store}; tmifpe evaluate --store {store} would make it")
+    found = kept.runs(superseded=every)
     if json:
         print_json({"runs": [run.to_json() for run in found]})
         return
     if not found:
         typer.echo(harmless(f"no runs in {store}"), err=True)
         return
-    table = Table()
-    for heading in ("run", "model", "data", "threat", "attack", "done", "robust %"):
+    table, shown = Table(), Console()
+    more = ("seed", "started") if shown.width >= _WIDE else ()
+    for heading in ("run", "model", "data", "threat", "attack", *more, "done", "robust %"):
         table.add_column(heading, no_wrap=heading == "run")
     for run in found:
         spec, result = run.spec, run.result
@@ -64,10 +74,11 @@ def list_runs(
             plain(spec.data),
             plain(f"{spec.threat.norm} {spec.threat.eps:.6g}{spec.threat.within}"),
             plain(_asked(spec)),
+            *([str(spec.seed), plain(run.started[:16].replace("T", " "))] if more else []),
             f"{run.done}/{run.plan.n}",
             percent(result["robust_accuracy"]) if result else "",
         )
-    Console().print(table)
+    shown.print(table)
 
 
 @_verb("show")
@@ -77,10 +88,11 @@ def show(run: Name, store: Folder = STORE, json: Json = False) -> None:
 
     from rich.console import Console
 
-    from tmifpe.cli.console import in_cli_words, plain, print_json, result_table
+    from tmifpe.cli.console import harmless, in_cli_words, plain, print_json, result_table
+    from tmifpe.report.page.command import command
 
     kept = _store(store)
-    found = kept.find(run)
+    found = find_run(kept, run)
     result, sessions = in_cli_words(kept.result(found)), kept.sessions(found)
     if json:
         told = found.to_json() | {"spec": found.spec.as_dict(), "plan": dataclasses.asdict(found.plan)}
@@ -91,6 +103,7 @@ def show(run: Name, store: Folder = STORE, json: Json = False) -> None:
         return
     shown = Console()
     shown.print(result_table(result))
+    typer.echo(harmless(f"command: {command(result)}"))
     for failure in result.failures:
         for line in failure.traceback.splitlines():
             shown.print(plain(line), highlight=False)
@@ -103,7 +116,8 @@ def show(run: Name, store: Folder = STORE, json: Json = False) -> None:
 
 @_verb("compare")
 def compare(first: Name, second: Name, store: Folder = STORE, json: Json = False) -> None:
-    """Compare two runs on the same examples: which broke what, and whether that is more than chance."""
+    """Compare two runs on the same examples: which broke what, and, under one threat, whether that is more than
+    chance."""
     from rich.console import Console
 
     from tmifpe.cli.console import plain, print_json
@@ -116,12 +130,13 @@ def compare(first: Name, second: Name, store: Folder = STORE, json: Json = False
     for side in ("first", "second"):
         accuracy = told[side]["robust_accuracy"]
         attack = "; ".join(_short(attack) for attack in told[side]["attacks"])
-        shown.print(plain(f"{told[side]['run']}: {accuracy:.2%} robust, {told[side]['model']}, {attack}"))
-    verdict = "more than chance" if told["differs"] else "may be chance"
-    shown.print(
-        f"broken only by the first {told['only_first']}, only by the second {told['only_second']}: {verdict} "
-        f"(McNemar's exact test, p = {told['p']:.2g})"
-    )
+        words = [f"{accuracy:.2%} robust", told[side]["model"], told["threats"][side], attack]
+        shown.print(plain(f"{told[side]['run']}: {', '.join(words)}"))
+    said = "the threats differ, so that this says nothing about the attacks, and no test is made"
+    if told["p"] is not None:
+        verdict = "more than chance" if told["differs"] else "may be chance"
+        said = f"{verdict} (McNemar's exact test, p = {told['p']:.2g})"
+    shown.print(f"broken only by the first {told['only_first']}, only by the second {told['only_second']}: {said}")
     for side in ("first", "second"):
         if indices := told[f"indices_{side}"]:
             more = f" and {len(indices) - _LISTED} more (--json has all)" if len(indices) > _LISTED else ""
@@ -132,7 +147,7 @@ def compare(first: Name, second: Name, store: Folder = STORE, json: Json = False
 def _compared(store: Store, first: str, second: str) -> dict[str, Any]:
     from tmifpe.core.stats import mcnemar
 
-    one, two = store.find(first), store.find(second)
+    one, two = find_run(store, first), find_run(store, second)
     if (one.spec.data_identity, one.spec.subset) != (two.spec.data_identity, two.spec.subset):
         raise InputError(f"runs {one.name} and {two.name} are not on the same examples")
     if one.spec.targets != two.spec.targets:
@@ -153,13 +168,18 @@ def _compared(store: Store, first: str, second: str) -> dict[str, Any]:
     only_first, only_second = (
         a.index[~one & other].tolist() for one, other in ((a.robust, b.robust), (b.robust, a.robust))
     )
+    tested = one.spec.threat == two.spec.threat  # a larger ball breaks more, whatever the attack
     return {
         "first": one.to_json(),
         "second": two.to_json(),
+        "threats": {
+            side: f"{threat.norm} {threat.eps:.6g}{threat.within}"
+            for side, threat in (("first", one.spec.threat), ("second", two.spec.threat))
+        },
         "only_first": pair.only_first,
         "only_second": pair.only_second,
-        "p": pair.p,
-        "differs": pair.differs,
+        "p": pair.p if tested else None,
+        "differs": pair.differs if tested else None,
         "indices": a.index[a.robust != b.robust].tolist(),
         "indices_first": only_first,
         "indices_second": only_second,
@@ -172,7 +192,7 @@ def remove(
 ) -> None:
     """Remove runs and their adversarial examples."""
     kept = _store(store)
-    for run in [kept.find(name) for name in names]:  # all are found before any is removed
+    for run in [find_run(kept, name) for name in names]:  # all are found before any is removed
         kept.remove(run)
         typer.echo(f"removed {run.name}")
 
@@ -189,25 +209,51 @@ def export(
     robustbench: Annotated[
         str | None, typer.Option(help="Write the .pt tensor that RobustBench expects to this file.")
     ] = None,
+    eval_results: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="For the Hugging Face Hub: write model-index.yaml and .eval_results/*.yaml to this folder.",
+        ),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="With --eval-results: the dataset's id on the Hub, if the run's is not known."),
+    ] = None,
+    task_id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="With --eval-results: the task in the dataset's eval.yaml.  [default: robust-NORM-EPS]"
+        ),
+    ] = None,
 ) -> None:
-    """Export the outcomes of a run, or its adversarial examples."""
+    """Export the outcomes of a run, its adversarial examples, or its numbers for a model card."""
+    from tmifpe.cli.console import wrote
     from tmifpe.cli.parse import write_file
     from tmifpe.store import adversarial
     from tmifpe.store import export as made
 
     ending = adversarial.check_ending(adv) if adv is not None else ""
     kept = _store(store)
-    found = kept.find(run)
+    found = find_run(kept, run)
     if robustbench is not None:
         write_file(robustbench, made.robustbench_file(kept, found))
+        wrote(robustbench)
     if adv is not None:
         write_file(adv, adversarial.adv_file(_with_adv(kept, found), ending))
+        wrote(adv)
+    if eval_results is not None:
+        _for_the_hub(kept, found, eval_results, dataset, task_id)
+    elif dataset is not None or task_id is not None:
+        raise InputError("--dataset and --task-id go with --eval-results FOLDER")
     if output is not None:
         write_file(output, made.outcomes_file(kept, found, format))
-    elif adv is None and robustbench is None:
+        wrote(output)
+    elif adv is None and robustbench is None and eval_results is None:
         if format == "parquet":
             raise InputError("Parquet is not text; name a file with --output FILE")
-        typer.echo(made.outcomes_file(kept, found, format).decode(), nl=False)
+        for piece in made.outcomes_file(kept, found, format):
+            typer.echo(piece.decode(), nl=False)
 
 
 @_verb("repair")
@@ -238,6 +284,26 @@ def _with_adv(store: Store, run: StoredRun) -> Any:
     if not parts:
         raise InputError(f"run {run.name} has no finished shard yet; resume it first")
     return replace(store.result(run), adv=torch.cat(parts))
+
+
+def _for_the_hub(store: Store, run: StoredRun, where: str, dataset: str | None, task: str | None) -> None:
+    from dataclasses import replace
+
+    from tmifpe.cli.console import in_cli_words, remark
+    from tmifpe.cli.parse import folder_from, write_file
+    from tmifpe.report.hub import hub_entry, yaml_text
+
+    result = replace(in_cli_words(store.result(run)), missing=run.plan.n - run.done)
+    entry, folder = hub_entry(result, dataset, task, run.finished), folder_from(where)
+    try:
+        (folder / ".eval_results").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {where}: {error.strerror or error}") from error
+    files = {"model-index.yaml": {"model-index": entry.model_index}, f".eval_results/{entry.name}": entry.eval_results}
+    for name, value in files.items():
+        write_file(str(folder / name), yaml_text(value).encode())
+        remark(f"wrote {folder / name}")
+    remark("model-index.yaml belongs into the head of the model's README.md, between its two lines ---")
 
 
 def _asked(spec: RunSpec) -> str:

@@ -4,29 +4,15 @@ from __future__ import annotations
 
 __all__ = ["table1"]
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tmifpe.cli.options import StoreOptions
+from tmifpe.cli.options import OutputOptions, StoreOptions
 from tmifpe.core.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """How the table is printed; on a terminal by default."""
-
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False
-    latex: Annotated[bool, typer.Option("--latex", help="Print a LaTeX tabular.")] = False
-
-    def __post_init__(self) -> None:
-        if self.json + self.markdown + self.latex > 1:
-            raise InputError("choose one of --json, --markdown and --latex")
 
 
 def table1(
@@ -56,7 +42,7 @@ def table1(
 ) -> None:
     """Measure the rows of the paper's Table 1 whose weights are available, and list what the others need."""
     from tmifpe.attacks import PGD
-    from tmifpe.cli.console import progress_on_stderr
+    from tmifpe.cli.console import harmless, progress_on_stderr
     from tmifpe.cli.interrupt import interruptible
     from tmifpe.cli.parse import folder_from, seeds_from
     from tmifpe.core.options import split_list
@@ -76,7 +62,7 @@ def table1(
     options |= {"sample": sample, "store": keep.folder, "fresh": keep.fresh}
     folders = folder_from(weights_dir), folder_from(data_dir)
     with interruptible(keep.folder) as check, progress_on_stderr("Table 1") as told:
-        options["progress"] = lambda _, step: (check(), told(step))
+        options["progress"] = lambda column, step: (check(), told(step, harmless(f"Table 1, {column}")))
         found = [measure_row(row, *folders, columns, PGD(steps=steps), **options).to_json() for row in chosen]
     _print(found, output, place)
 

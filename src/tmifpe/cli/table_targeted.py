@@ -62,7 +62,8 @@ def table_targeted(
             options = parse.request_from(replace(attack, targets=None), images)
             options |= {"device": place, "store": keep.folder, "fresh": keep.fresh}
             del options["targets"]
-            options["progress"] = lambda _, step: (check(), told(step))
+            title = console.harmless(classifier.name)
+            options["progress"] = lambda loss, step, title=title: (check(), told(step, f"{title}, {loss}"))
             found = targeted_rows(classifier, images, threat, split_list(losses), rules, base, **options)
             rows += [row.to_json() for row in found]
     if json:

@@ -36,6 +36,7 @@ def verify(
 
     import tmifpe
     from tmifpe.cli import console, parse
+    from tmifpe.cli.pages.report import find_run
     from tmifpe.cli.provenance import provenance
     from tmifpe.core.errors import InputError
     from tmifpe.store.adversarial import read_adv
@@ -47,7 +48,7 @@ def verify(
     known = None
     if run is not None:
         kept = tmifpe.Store(store)
-        found = kept.find(run)
+        found = find_run(kept, run)
         if found.done < found.plan.n:
             raise InputError(f"run {found.name} is not finished: {found.done} of {found.plan.n}; resume it first")
         known = kept.result(found)
@@ -72,6 +73,7 @@ def _table(file: str, asked: int, result: Verification) -> Table:
     from rich.table import Table
 
     from tmifpe.cli.console import percent, plain
+    from tmifpe.core.errors import as_options
 
     told, threat = result.to_json(), result.threat
     interval = " to ".join(percent(bound) for bound in result.interval)
@@ -100,6 +102,7 @@ def _table(file: str, asked: int, result: Verification) -> Table:
             ("broken only by these", f"{len(result.only_these)} at index {_listed(result.only_these)}"),
             ("broken only by the run", f"{len(told['indices_only_run'])} at index {_listed(told['indices_only_run'])}"),
         ]
+    rows += [("note", plain(as_options(note))) for note in result.notes]
     for name, text in rows:
         table.add_row(name, text.removesuffix(" at index "))
     return table

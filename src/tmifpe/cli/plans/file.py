@@ -19,7 +19,8 @@ GROUPS: tuple[type, ...] = (SourceOptions, AttackOptions, TrustOptions)
 KINDS: dict[str, Any] = {
     entry.name: get_type_hints(group)[entry.name] for group in GROUPS for entry in dataclasses.fields(group)
 }
-KINDS |= {"name": str, "attack": str, "loss": str, "fail_below": float}
+GATES = ("fail_below", "fail_below_clean", "fail_below_lower")
+KINDS |= {"name": str, "attack": str, "loss": str, "certify": bool, "save_adv": str, **dict.fromkeys(GATES, float)}
 SWEPT = (
     "model",
     "data",
@@ -51,8 +52,13 @@ class PlannedRun:
     trust: TrustOptions
     attack: str | None
     loss: str | None
-    fail_below: float | None
     where: str
+    fail_below: float | None = None
+    fail_below_clean: float | None = None
+    fail_below_lower: float | None = None
+    certify: bool = False
+    save_adv: str | None = None
+    """The file for its adversarial examples."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +74,17 @@ def read_plan(path: str | Path) -> PlanFile:
     if not plan.runs:
         raise InputError(f"{path} plans no run; give it a table [[run]] with a model, or see tmifpe plan init")
     seen: dict[str, str] = {}
+    files: set[str] = set()
     for run in plan.runs:
         if run.name in seen:
             raise InputError(f"{run.where}: a run called {shown(run.name)} is there already ({seen[run.name]})")
         seen[run.name] = run.where
+        if run.save_adv in files:
+            raise InputError(
+                f"{run.where}: two runs would write {shown(run.save_adv)}; give every run that has save_adv a table of "
+                "its own, without lists"
+            )
+        files |= {run.save_adv} if run.save_adv else set()
     for run in plan.runs:
         try:
             _check(run)
@@ -193,8 +206,8 @@ def _planned(name: str, values: dict[str, Any], where: str) -> PlannedRun:
         )
     except InputError as error:
         raise _at(where, error) from error
-    attack, loss = values.get("attack"), values.get("loss")
-    return PlannedRun(name, source, how, trust, attack, loss, values.get("fail_below"), where)
+    own = {key: values[key] for key in (*GATES, "certify", "save_adv") if key in values}
+    return PlannedRun(name, source, how, trust, values.get("attack"), values.get("loss"), where, **own)
 
 
 def _check(run: PlannedRun) -> None:
@@ -203,9 +216,15 @@ def _check(run: PlannedRun) -> None:
     from tmifpe.cli import parse
     from tmifpe.cli.attack import attack_from
     from tmifpe.run.request import Request
+    from tmifpe.store.adversarial import check_ending
 
-    if run.fail_below is not None and not 0 <= run.fail_below <= 1:
-        raise InputError(f"fail_below is a fraction in [0, 1], got {run.fail_below}")
+    for gate in GATES:
+        value = getattr(run, gate)
+        if value is not None and not 0 <= value <= 1:
+            raise InputError(f"{gate} is a fraction in [0, 1], got {value}")
+    if run.save_adv is not None:
+        check_ending(run.save_adv)
+        parse.check_output(run.save_adv)
     source, asked, trust = run.source, run.how, run.trust
     attack = attack_from(asked, run.attack, run.loss)
     fitting(attack, parse.threat_from(asked, source.box), targeted=asked.targets is not None, eot=asked.eot)
@@ -221,6 +240,8 @@ def _check(run: PlannedRun) -> None:
         repeats=trust.repeats,
         straight_through=asked.straight_through,
         spot_check=trust.spot_check,
+        certify=run.certify,
+        targets=asked.targets if run.certify else None,  # else a file of classes, perhaps, which is read later
     )
     for name in _files(run):
         if not Path(name).expanduser().exists():
@@ -230,9 +251,13 @@ def _check(run: PlannedRun) -> None:
 def _files(run: PlannedRun) -> Iterator[str]:
     """The files and folders that a run names."""
     source = run.source
-    yield from (name for name in (source.weights, source.indices, run.trust.transfer_adv) if name)
+    composed = source.model.partition(":")[0] in ("ensemble", "ensemble-probabilities", "probe")
+    weights = (source.weights or "").split("+") if composed else [source.weights]
+    yield from (name for name in (*weights, source.classes, source.indices, run.trust.transfer_adv) if name)
     model, _, _ = source.model.rpartition(":")
-    if model.endswith(".py"):
+    if composed:
+        pass  # its members are looked for when they are loaded
+    elif model.endswith(".py"):
         yield model
     elif ":" not in source.model and Path(source.model).suffix in (".onnx", ".pt", ".pt2", ".ts"):
         yield source.model

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tmifpe.cli.options import AttackOptions, EngineOptions
-from tmifpe.cli.plans.file import PlannedRun
+from tmifpe.cli.plans.file import GATES, PlannedRun
 from tmifpe.core.errors import InputError, first_line
 
 if TYPE_CHECKING:
-    from tmifpe.run.result import Progress, Result
+    from tmifpe.run.result import Result
+    from tmifpe.run.shown.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class PlanRow:
     run: PlannedRun
     result: Result | None = None
     error: str = ""
+    refused: bool = False
+    """Whether the plan asked for what cannot work, as against a run that failed on its way."""
 
     @property
     def state(self) -> str:
@@ -32,20 +35,24 @@ class PlanRow:
         return "incomplete" if self.result.missing else "done"
 
     @property
-    def missed(self) -> bool:
-        """Whether its robust accuracy is below what the plan asks for; never said of a part."""
-        wanted, found = self.run.fail_below, self.result
-        if wanted is None or found is None or found.missing or found.part:
-            return False
-        return found.robust_accuracy < wanted
+    def missed(self) -> list[str]:
+        """In which way it is below what the plan asks for; never said of a part."""
+        from tmifpe.report.gates import Gates
+
+        asked, found = self.run, self.result
+        if found is None or found.missing or found.part:
+            return []
+        gates = Gates(asked.fail_below, asked.fail_below_clean, asked.fail_below_lower)
+        return [case.said for case in gates.missed(found)]
 
     @property
     def flagged(self) -> bool:
         return self.run.trust.strict and self.result is not None and bool(self.result.flags)
 
     def to_json(self) -> dict[str, Any]:
-        plain: dict[str, Any] = {"name": self.run.name, "state": self.state, "fail_below": self.run.fail_below}
-        plain |= {"missed": self.missed, "error": self.error or None}
+        plain: dict[str, Any] = {"name": self.run.name, "state": self.state}
+        plain |= {gate: getattr(self.run, gate) for gate in GATES}
+        plain |= {"missed": bool(self.missed), "error": self.error or None}
         return plain | (self.result.to_json() if self.result is not None else {})
 
 
@@ -86,7 +93,8 @@ def _shared(run: PlannedRun) -> str:
     """What a model is prepared for: everything but the attack and the seed."""
     plain = AttackOptions()
     own = {name: getattr(plain, name) for name in ("steps", "restarts", "schedule", "momentum", "seed")}
-    return repr((run.source, replace(run.how, **own), replace(run.trust, strict=False)))
+    kept = run.certify, run.save_adv is not None
+    return repr((run.source, replace(run.how, **own), replace(run.trust, strict=False), kept))
 
 
 def _run_group(
@@ -106,6 +114,7 @@ def _run_group(
         classifier, data, device = parse.load_sources(first.source)
         options = parse.request_from(first.how, data) | parse.checks_from(first.trust, data, device)
         options |= parse.engine_from(engine) | {"device": device, "store": store, "fresh": fresh}
+        options |= {"certify": first.certify, "keep_adv": first.save_adv is not None}
         threat = parse.threat_from(first.how, first.source.box)
         with prepare(classifier, data, threat, Request.of(options)) as prepared:
             if len(group) > 1:
@@ -115,12 +124,26 @@ def _run_group(
                 attack = attack_from(run.how, run.attack, run.loss)
                 try:
                     found = prepared.run(attack, seed=run.how.seed, progress=lambda step, run=run: progress(run, step))
+                    if run.save_adv is not None:
+                        found = _saved(found, run.save_adv)
                     yield PlanRow(run, found)
                 except (InputError, MemoryError, RuntimeError) as error:
-                    yield PlanRow(run, error=_said(error))
+                    yield PlanRow(run, error=_said(error), refused=isinstance(error, InputError))
     except (InputError, MemoryError, RuntimeError) as error:  # of the model or the data: no run of the group can be
         for run in left:
-            yield PlanRow(run, error=_said(error))
+            yield PlanRow(run, error=_said(error), refused=isinstance(error, InputError))
+
+
+def _saved(result: Result, path: str) -> Result:
+    """The result without its adversarial examples, which are in a file now."""
+    from tmifpe.cli import parse
+    from tmifpe.cli.console import wrote
+    from tmifpe.store.adversarial import adv_file, check_ending
+
+    if result.adv is not None:  # a part may have no shard
+        parse.write_file(path, adv_file(result, check_ending(path)))
+        wrote(path)
+    return replace(result, adv=None)
 
 
 def _said(error: BaseException) -> str:

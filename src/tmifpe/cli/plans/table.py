@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from tmifpe.cli.plans.running import PlanRow
+from tmifpe.core.shown.formats import markdown_text
 
 HEADINGS = ("run", "threat", "examples", "clean %", "robust %", "95 % interval", "state")
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -38,9 +39,7 @@ def cells(row: PlanRow) -> list[str]:
 
 def markdown(rows: Sequence[PlanRow]) -> str:
     lines = [f"| {' | '.join(HEADINGS)} |", "|---|---|" + "---:|" * 4 + "---|"]
-    for row in rows:
-        flat = [" ".join(cell.split()).replace("\\", "\\\\").replace("|", "\\|") for cell in cells(row)]
-        lines.append(f"| {' | '.join(flat)} |")
+    lines += [f"| {' | '.join(map(markdown_text, cells(row)))} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tmifpe.cli.command import Command
-from tmifpe.cli.options import STORE, EngineOptions, StoreOptions
-from tmifpe.core.errors import InputError, did_you_mean
+from tmifpe.cli.options import STORE, EngineOptions, OutputOptions, StoreOptions, Track
+from tmifpe.core.errors import InputError, as_options, did_you_mean
 
 if TYPE_CHECKING:
     from tmifpe.cli.plans.file import PlannedRun
     from tmifpe.cli.plans.running import PlanRow
-    from tmifpe.run.result import Progress
+    from tmifpe.run.shown.progress import Progress
 
 plan = typer.Typer(name="plan", help="Write plan files, and scripts to submit them.", no_args_is_help=True)
 _verb = partial(plan.command, cls=Command)
@@ -49,7 +49,10 @@ name = "gate"
 model = "digits-robust"
 eps = 0.1
 fail_below = 0.4  # exit code 1 if the robust accuracy is below this
+# fail_below_clean and fail_below_lower (of the 95 % interval) are gates, too
 # strict = true   # exit code 3 if a flag is raised
+# certify = true  # prove what no attack can break
+# save_adv = "gate.safetensors"
 
 # [outputs]
 # json = "results.json"
@@ -78,13 +81,12 @@ tmifpe run {plan} --shard auto --store {store}
 def run(
     keep: StoreOptions,
     engine: EngineOptions,
+    output: OutputOptions,
     plan: Annotated[
         str, typer.Argument(help="A plan file; without it, the table tool.tmifpe of pyproject.toml.")
     ] = "pyproject.toml",
     only: Annotated[str | None, typer.Option(help="Only runs of this name, e.g. 'sweep/*'.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
-    latex: Annotated[bool, typer.Option("--latex", help="Print the table for LaTeX, with booktabs.")] = False,
+    track: Track = None,
 ) -> None:
     """Run all runs of a PLAN, or what is left of them, and show them as one table."""
     from tmifpe.cli import console, parse
@@ -92,7 +94,9 @@ def run(
     from tmifpe.cli.plans import table
     from tmifpe.cli.plans.file import read_plan
     from tmifpe.cli.plans.running import run_all
+    from tmifpe.cli.reports import check_trackers, tell_trackers
 
+    check_trackers(track, engine)
     read = read_plan(plan)
     for path in read.outputs.values():
         parse.check_output(path)
@@ -110,12 +114,14 @@ def run(
     for kind, path in read.outputs.items():
         text = console.as_json(plain) if kind == "json" else texts[kind](rows)
         parse.write_file(path, console.encodable(text).encode())
-    if json:
+        console.wrote(path)
+    if output.json:
         console.print_json(plain)
-    elif markdown or latex:
-        typer.echo(console.encodable(table.markdown(rows) if markdown else table.latex(rows)), nl=False)
+    elif output.markdown or output.latex:
+        typer.echo(console.encodable(table.markdown(rows) if output.markdown else table.latex(rows)), nl=False)
     else:
         _show(rows)
+    tell_trackers(track, [row.result for row in rows if row.result is not None and not row.result.missing])
     _exit(rows)
 
 
@@ -130,20 +136,18 @@ def _only(runs: list[PlannedRun], only: str | None) -> list[PlannedRun]:
 
 @contextmanager
 def _progress(count: int) -> Iterator[Callable[[PlannedRun, Progress | None], None]]:
-    """Runs that are over; below, the examples of the one that is running."""
-    from tmifpe.cli.console import bar, plain, prints_on_stderr
+    """The run that is running, and how many are over."""
+    from tmifpe.cli.console import harmless, progress_on_stderr
 
-    with bar() as view, prints_on_stderr():
-        every = view.add_task("runs", total=count, note="")
-        one = view.add_task("", total=None, note="")
+    over = 0
+    with progress_on_stderr(f"{count} runs") as show:
 
         def told(run: PlannedRun, step: Progress | None) -> None:
+            nonlocal over
             if step is None:
-                view.advance(every)
-                return
-            low, high = step.bounds
-            note = f"robust {low:.1%} to {high:.1%}"
-            view.update(one, description=plain(run.name), total=step.total, completed=step.done, note=note)
+                over += 1
+            else:
+                show(step, harmless(f"run {over + 1} of {count}, {run.name}"))
 
         yield told
 
@@ -160,17 +164,22 @@ def _show(rows: list[PlanRow]) -> None:
         right = heading in ("examples", "clean %", "robust %", "95 % interval")
         table.add_column(heading, justify="right" if right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(plain(cell) for cell in cells(row)))
+        *told, state = cells(row)
+        table.add_row(*map(plain, told), plain("failed" if row.error else state))  # why is said below, in full
     Console().print(table)
 
 
 def _exit(rows: list[PlanRow]) -> None:
-    """4: a run failed or is incomplete; 1: a gate is missed; 3: a flag was raised where the plan is strict."""
-    if lost := [row.run.name for row in rows if row.state != "done"]:
-        _say(f"{len(lost)} of {len(rows)} runs failed or are incomplete: {', '.join(lost)}")
-        raise typer.Exit(4)
-    if missed := [row.run.name for row in rows if row.missed]:
-        _say(f"robust accuracy below what the plan asks for: {', '.join(missed)}")
+    """2: all that failed could not work; 4: a run failed otherwise or is incomplete; 1: a gate is missed; 3: a flag was
+    raised where the plan is strict."""
+    for error in dict.fromkeys(row.error for row in rows if row.error):
+        names = ", ".join(row.run.name for row in rows if row.error == error)
+        _say(f"error: {as_options(error)} ({names})")
+    if lost := [row for row in rows if row.state != "done"]:
+        _say(f"{len(lost)} of {len(rows)} runs failed or are incomplete: {', '.join(row.run.name for row in lost)}")
+        raise typer.Exit(2 if all(row.refused for row in lost) else 4)
+    if missed := [f"{row.run.name} ({'; '.join(row.missed)})" for row in rows if row.missed]:
+        _say(f"below what the plan asks for: {', '.join(missed)}")
         raise typer.Exit(1)
     if flagged := [row.run.name for row in rows if row.flagged]:
         _say(f"flags were raised: {', '.join(flagged)}")
