@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 import tmifpe
-from tmifpe.core.memory import keep_freed_memory
+from tmifpe.core.process import keep_freed_memory
 from tmifpe.engines import ray_cluster
 from tmifpe.evaluation.prepare import Prepared, prepare
 from tmifpe.run.request import Request
@@ -36,7 +36,7 @@ from tmifpe.run.shard import Job, run_shard
 from tmifpe.run.spec import Plan
 
 HERE = Path(__file__).resolve().parent
-EACH, SHARD, STEPS = 400, 50, 20
+EACH, SHARD, STEPS = 400, 50, 100
 THREAT = tmifpe.Threat("linf", 2 / 255)
 
 

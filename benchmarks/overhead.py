@@ -19,7 +19,7 @@ import torch
 
 import tmifpe
 from tmifpe.attacks import PGD, Loop, Problem, Queries
-from tmifpe.core.memory import keep_freed_memory
+from tmifpe.core.process import keep_freed_memory
 
 
 def bare(model, batch) -> float:

@@ -4,8 +4,8 @@
     python benchmarks/strength.py table
 
 `measure` runs what is missing (the run store keeps what is done) and writes docs/data/strength-ours.json; `table`
-writes the tables of docs/strength.md from it and from AutoAttack's own runs in docs/data. Cost is forwards +
-2 × backwards.
+writes the tables of docs/strength.md and README.md from it and from AutoAttack's own runs in docs/data. Cost is
+forwards + 2 × backwards.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from tmifpe.attacks.catalogue import stage_title
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "data"
 OURS = DATA / "strength-ours.json"
-PAGE = ROOT / "docs" / "strength.md"
+PAGE, README = ROOT / "docs" / "strength.md", ROOT / "README.md"
 NORMALISE: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2471, 0.2435, 0.2616)}
 ATTACKS = {"paper": "paper", "quick": "quick", "full": "full"}
 
@@ -96,6 +96,8 @@ LINES = {
         1 / 255,
         "compare-cifar10-resnet18-autoattack",
     ),
+    "fast-l1": _mnist("MNIST Fast AT", "mnist-fast", "mnist_fast_at.pth", 200, "l1", 5.0, "l1-mnist-fast"),
+    "r2b-l1": replace(_cifar("resnet2b", "l1", 1.5, "l1-cifar10-resnet2b"), limit=200),
     "wk": _mnist("MNIST wk17a", "mnist-fast", "mnist_wk17a.pth", 10000, "linf", 0.1, None, truth=9562),
 }
 
@@ -137,12 +139,14 @@ def cost(result: dict[str, Any]) -> int:
 
 
 def measured_before(line: Line, name: str) -> dict[str, Any]:
-    """A column of the file that AutoAttack's own run is in, seed 0: robust images, cost, seconds."""
+    """A column of the file that AutoAttack's own run is in, seed 0: robust images, cost, seconds. Or nothing."""
     told = json.loads((DATA / f"{line.autoattack}.json").read_text())
     if "rows" in told:
         row = told["rows"][0]
         column, n = row["columns"][name], row["n"]
         accuracy, seconds = column["values"][0], column["seconds"][0]
+    elif name not in told["losses"]:
+        return {}
     else:
         column = told["losses"][name]
         accuracy, n, seconds = column["robust_accuracy"], column["n"], column["seconds"]
@@ -186,11 +190,25 @@ def against() -> str:
         other, runs = autoattack(line), list(found[key]["full"].values())
         first = [first_stage(run) for run in runs]
         cells = [line.title, threat(line), str(other["n"]), str(other["robust"])]
-        cells.append(str(measured_before(line, "tmifpe")["robust"]))
+        cells.append(str(measured_before(line, "tmifpe").get("robust", "")))
         cells += [", ".join(str(run["robust"]) for run in each) for each in (first, runs)]
         costs = [run["cost"] for run in first], [cost(run) for run in runs]
         cells += [f"{statistics.median(each) / other['cost']:.1%}" for each in costs]
         lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def headline() -> str:
+    """The same in short, for README."""
+    found = json.loads(OURS.read_text())
+    lines = ["| model | threat | images | AutoAttack | `full` | cost |", "|---|---|---:|---:|---:|---:|"]
+    for key, line in LINES.items():
+        if line.autoattack is None or "full" not in found.get(key, {}):
+            continue
+        other, runs = autoattack(line), list(found[key]["full"].values())
+        left = statistics.median(run["robust"] for run in runs)
+        share = statistics.median(cost(run) for run in runs) / other["cost"]
+        lines.append(f"| {line.title} | {threat(line)} | {other['n']} | {other['robust']} | {left:g} | {share:.1%} |")
     return "\n".join(lines)
 
 
@@ -228,11 +246,13 @@ def truth() -> str:
 
 
 def table() -> None:
-    page = PAGE.read_text()
-    for name, made in (("against", against()), ("stages", stages()), ("truth", truth())):
-        marked = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
-        page = re.sub(marked, lambda found, made=made: f"{found[1]}{made}\n{found[2]}", page, flags=re.DOTALL)
-    PAGE.write_text(page)
+    made = {PAGE: {"against": against(), "stages": stages(), "truth": truth()}, README: {"headline": headline()}}
+    for path, tables in made.items():
+        page = path.read_text()
+        for name, text in tables.items():
+            marked = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
+            page = re.sub(marked, lambda found, text=text: f"{found[1]}{text}\n{found[2]}", page, flags=re.DOTALL)
+        path.write_text(page)
 
 
 def main() -> None:
