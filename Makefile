@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all one needs; everything runs in .venv, which they create on first use.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-portable test-slow test-long fuzz browser lint types format constraints clean
+.PHONY: help setup demo test test-portable test-slow test-long fuzz browser peers docs bench lint types format constraints dist clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -10,11 +10,14 @@ READY  := $(VENV)/.demo-done
 STAMP  := $(VENV)/.setup-done
 EXTRAS := all
 FUZZ   := 50
+BENCH  := .venv-bench
 AXE    := $(VENV)/axe/node_modules/axe-core/axe.min.js
 # One worker per core; torch's own threads would only get in each other's way.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
-# -qq: errors only.
-PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
+# -qq: errors only. Python compiles what it imports anyway; to compile everything takes a minute.
+PIP    := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check --constraint constraints.txt
+# uv does in seconds what takes pip minutes. Where it cannot be had, or reads other indexes than pip and fails, pip does it.
+UV     := $(BIN)/uv pip install -qq --python $(BIN)/python --constraint constraints.txt
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -30,12 +33,12 @@ $(READY): pyproject.toml constraints.txt
 # torch comes first and alone: what follows is then resolved around the build that is there (on disk, or the CPU
 # build of an index given in PIP_EXTRA_INDEX_URL) and never replaces it by another one.
 	@$(PIP) torch
-	@$(PIP) -e '.[plots]'
+	@$(PIP) uv 2> /dev/null && $(UV) -e '.[plots]' 2> /dev/null || $(PIP) -e '.[plots]'
 	@touch $(READY)
 
 $(STAMP): $(READY) requirements-dev.txt
 	@echo "Adding the extras and the test tools (once) ..."
-	@$(PIP) -r requirements-dev.txt -e '.[$(EXTRAS)]'
+	@$(UV) -r requirements-dev.txt -e '.[$(EXTRAS)]' 2> /dev/null || $(PIP) -r requirements-dev.txt -e '.[$(EXTRAS)]'
 	@touch $(STAMP)
 
 demo: $(READY) ## the bundled models under all losses: a table, a figure, and what they show
@@ -66,6 +69,33 @@ browser: setup ## what the tests in a browser need: Chromium (Debian, as root) a
 	  npm install --silent --no-audit --no-fund --prefix $(VENV)/axe axe-core@4 > /dev/null; } || \
 	  echo "No axe-core: the tests of accessibility will be skipped."
 
+# Tests of the doors and trackers look here; without it, those that need it are skipped and say why.
+peers: $(VENV)/peers/.done ## what the tests compare with or log to: torchattacks, MLflow, Weights & Biases
+$(VENV)/peers/.done: requirements-peers.txt | setup
+	@$(UV) --no-deps --target $(VENV)/peers -r requirements-peers.txt 2> /dev/null || \
+	  $(PIP) --no-deps --target $(VENV)/peers --upgrade -r requirements-peers.txt
+	@touch $@
+
+# The kernels of the notebooks and the theory page are ours: nothing is fetched, and a warning is an error.
+docs: setup ## the documentation site, in build/docs (half a minute)
+	@$(BIN)/python -m sphinx -q -W --keep-going -n -b html docs build/docs
+	@echo "The site is in build/docs/index.html"
+
+# The peers have a venv of their own: torchattacks brings files of another `robustbench`, and ART pins what it likes.
+$(BENCH)/.done: pyproject.toml constraints.txt
+	@echo "Setting up $(BENCH) with the peers (once) ..."
+	@$(PYTHON) -m venv $(BENCH)
+	@$(BENCH)/bin/python -m pip install -qq --no-compile --disable-pip-version-check --constraint constraints.txt torch
+	@$(BENCH)/bin/python -m pip install -qq --no-compile --disable-pip-version-check --constraint constraints.txt \
+	  -e '.[plots,onnx,autoattack,timm]' foolbox adversarial-robustness-toolbox
+	@$(BENCH)/bin/python -m pip install -qq --no-compile --disable-pip-version-check --no-deps torchattacks
+	@touch $@
+
+bench: $(BENCH)/.done ## against the peers, in docs/benchmarks.md (hours; QUICK=1: a quarter of an hour)
+	@$(BENCH)/bin/python benchmarks/peers.py measure $(if $(QUICK),--quick --rounds 2)
+	@$(BENCH)/bin/python benchmarks/peers.py growth $(if $(QUICK),--rounds 1)
+	@$(BENCH)/bin/python benchmarks/peers.py page
+
 lint: setup ## style and common mistakes
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -80,6 +110,13 @@ format: setup ## rewrite the files in the house style
 constraints: setup ## pin the versions that are installed now
 	@$(BIN)/python scripts/freeze_constraints.py
 
+# twine is needed here only; nothing is uploaded.
+dist: setup ## the wheel and the sdist, in dist, checked
+	@rm -rf dist
+	@$(PIP) twine
+	@$(BIN)/python -m hatchling build
+	@$(BIN)/python -m twine check --strict dist/*
+
 clean: ## remove .venv and everything generated
-	rm -rf $(VENV) build dist demo .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) build dist demo .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -20,9 +20,11 @@ HEADER = "# The versions that the tests were run with. Written by `make constrai
 def pin(name: str, version: str, requires_python: str) -> str:
     """One line of constraints; a local build tag such as +cpu is dropped, so that any build of it will do."""
     line = f"{name}=={version.partition('+')[0]}"
-    found = re.search(r">=\s*3\.(\d+)", requires_python)
-    if found and (3, int(found[1])) > OLDEST:
-        line += f' ; python_version >= "3.{found[1]}"'
+    found = re.search(r">=\s*(3\.(\d+)(\.[1-9]\d*)?)", requires_python)
+    if found and (3, int(found[2])) > OLDEST:
+        # python_version knows only two numbers: 3.11.4 is 3.11 to it.
+        name = "python_full_version" if found[3] else "python_version"
+        line += f' ; {name} >= "{found[1] if found[3] else f"3.{found[2]}"}"'
     return line
 
 

@@ -17,11 +17,8 @@ from itertools import repeat
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Only the files that hold some: to collect the others would take as long as to run these.
-FILES = [str(path) for path in sorted((ROOT / "tests").glob("test_*.py")) if "mark.numerical" in path.read_text()]
 # One process for each setting, which imports torch and collects once; the settings run side by side instead.
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", *FILES, "-m"]
-TESTS = "numerical and not slow and not long"
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
 
 # Sizes with and without a rest after whole vectors, as the tests have them: a few rows, 10 classes, 8 x 8 pixels.
 PROBE = """
@@ -59,21 +56,23 @@ def flags() -> set[str]:
 
 
 def settings() -> Iterator[dict[str, str]]:
-    """One variable at a time. MKL heeds MKL_ENABLE_INSTRUCTIONS on Intel's processors only, and MKL_CBWR on all."""
+    """One library at a time. MKL heeds MKL_ENABLE_INSTRUCTIONS on Intel's processors only, and MKL_CBWR on all."""
     has = flags()
     avx2, avx512 = "avx2" in has, {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= has
     for name, always, with_avx2, with_avx512 in (
         ("MKL_ENABLE_INSTRUCTIONS", ["SSE4_2"], ["AVX2"], ["AVX512"]),
-        ("MKL_CBWR", ["COMPATIBLE", "SSE4_2"], ["AVX2"], ["AVX512"]),
+        ("MKL_CBWR", ["SSE4_2"], ["AVX2"], ["AVX512"]),
         ("ATEN_CPU_CAPABILITY", ["default"], ["avx2"], ["avx512"]),
         ("ONEDNN_MAX_CPU_ISA", ["SSE41"], ["AVX", "AVX2"], ["AVX512_CORE", "AVX512_CORE_VNNI"]),
     ):
         for value in always + avx2 * with_avx2 + avx512 * with_avx512:
             yield {name: value}
+    # The plainest code of all that is left, at once: each of the three by itself reaches few tests.
+    plain = {"MKL_CBWR": "COMPATIBLE", "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4"}
     simd = "import numpy; print(*numpy.show_config(mode='dicts')['SIMD Extensions'].get('found', []))"
     if found := output(simd, {}):
-        yield {"NPY_DISABLE_CPU_FEATURES": found}
-    yield {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4"}
+        plain["NPY_DISABLE_CPU_FEATURES"] = found
+    yield plain
     # Passive: threads that spin while they wait would keep the other settings from the cores.
     yield {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 
@@ -90,30 +89,41 @@ def environment(setting: dict[str, str]) -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1"} | setting
 
 
-def tested(setting: dict[str, str], tests: str) -> tuple[bool, str]:
+def selection(mark: str) -> list[str]:
+    """The numerical tests of a mark, for pytest: only the files that hold some, since to collect the others would take
+    as long as to run these."""
+    files = sorted((ROOT / "tests").glob("test_*.py"))
+    return [
+        *(str(path) for path in files if f"mark.{mark}" in path.read_text()),
+        "-m",
+        f"numerical and {mark} and not slow and not long",
+    ]
+
+
+def tested(setting: dict[str, str], mark: str) -> tuple[bool, str]:
     """Whether these tests passed, and what pytest said: its last line, and everything where one failed."""
-    command = [*PYTEST, tests]
+    command = [*PYTEST, *selection(mark)]
     done = subprocess.run(command, cwd=ROOT, env=environment(setting), capture_output=True, text=True, check=False)
     summary = done.stdout.strip().rpartition("\n")[2]
     return not done.returncode, summary if not done.returncode else f"FAILED\n{done.stdout}{done.stderr}"
 
 
 def distinct(pool: Executor) -> Iterator[tuple[dict[str, str], str]]:
-    """The settings that give bits of their own, with the tests that can notice: `tests/conftest.py` sees to it that
-    only `convolutional` ones convolve. The other settings are named, with the one that tests for them."""
+    """The settings that give bits of their own, with the mark of the tests that can notice: `tests/conftest.py` sees to
+    it that only `convolutional` ones convolve. The other settings are named, with the one that tests for them."""
     candidates = list(settings())
     bare, *probed = pool.map(output, repeat(PROBE), [{}, *candidates])
     seen = {bare: "make test"}
     for setting, bits in zip(candidates, probed, strict=True):
         # Threads change who adds what in ways that depend on the load as well, so they are always tried.
         if "OMP_NUM_THREADS" in setting:
-            yield setting, TESTS
+            yield setting, "numerical"
         elif bits in seen:
             print(f"{named(setting)}: the same bits as '{seen[bits]}'", flush=True)
         else:
             only_convolutions = bits.split()[0] in {other.split()[0] for other in seen}
             seen[bits] = named(setting)
-            yield setting, f"{TESTS} and convolutional" if only_convolutions else TESTS
+            yield setting, "convolutional" if only_convolutions else "numerical"
 
 
 def named(setting: dict[str, str]) -> str:
@@ -123,8 +133,8 @@ def named(setting: dict[str, str]) -> str:
 def main() -> int:
     failed = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        tried, tests = zip(*distinct(pool), strict=True)
-        for setting, (passed, said) in zip(tried, pool.map(tested, tried, tests), strict=True):
+        tried, marks = zip(*distinct(pool), strict=True)
+        for setting, (passed, said) in zip(tried, pool.map(tested, tried, marks), strict=True):
             failed += not passed
             print(f"{named(setting)}: {said}", flush=True)
     print(f"{failed} settings failed" if failed else "every setting passed")

@@ -25,6 +25,8 @@ wrote; do not edit it. Robust accuracies are in percent. *Printed* is the paper'
 at the mean, for the draw of images; min and max are over seeds, and *all seeds together* counts an image as robust
 only if no seed broke it. Seconds are those of one seed on the machine named in the file.
 """
+MARK = "<!-- real -->"
+"""To tests/blocks.py: the command is run by `make test-slow`, on few images and with few steps."""
 SECTIONS = (
     ("compare-*.json", "Other real models, ℓ∞"),
     ("l2-*.json", "The same models, ℓ2"),
@@ -75,7 +77,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _source(path: Path, plain: dict[str, Any]) -> str:
     """Where the numbers come from; a file may carry a `note`, written by hand, on how it was measured."""
     note = f"{plain['note']}\n\n" if "note" in plain else ""
-    return f"{note}`docs/data/{path.name}`, version {plain['version']}:\n\n```sh\n{plain['command']}\n```\n"
+    return f"{note}`docs/data/{path.name}`, version {plain['version']}:\n\n{MARK}\n```sh\n{plain['command']}\n```\n"
 
 
 if __name__ == "__main__":
