@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import typer.main
+import typer.testing
 from torch import Tensor, nn
 
 import tmifpe
@@ -20,6 +22,9 @@ from tmifpe.checks import attack as survivor_checks
 from tmifpe.checks.checks import Checks
 from tmifpe.evaluation import prepare
 from tmifpe.run.result import Result
+
+typer.testing._get_command = cache(typer.main.get_command)  # to build it takes as long as a short command
+os.environ.setdefault("TMIFPE_TUNE", "off")  # what is chosen by timing differs in last digits from run to run
 
 LEAST_FUZZ_CASES = 10_000
 """In a whole `make test-slow`; the quick ones of `make test` come on top."""
@@ -89,10 +94,15 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Result]
 
 
 def _fuzz_cases(config: pytest.Config) -> int:
-    """How many fuzz cases passed, from the reports, which come from all workers."""
+    """How many fuzz cases passed."""
+    return sum(_told(config, CASES))
+
+
+def _told(config: pytest.Config, name: str) -> list[Any]:
+    """What tests that passed recorded under this name, from the reports, which come from all workers."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     passed = reporter.stats.get("passed", []) if reporter else []
-    return sum(count for report in passed for name, count in report.user_properties if name == CASES)
+    return [value for report in passed for key, value in report.user_properties if key == name]
 
 
 def _too_few(config: pytest.Config) -> bool:
@@ -113,3 +123,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"FAILED: {count} fuzz cases, at least {LEAST_FUZZ_CASES} are wanted", red=True)
     elif count:
         terminalreporter.write_line(f"{count} fuzz cases")
+    for line in _told(config, "code blocks"):
+        terminalreporter.write_line(line)

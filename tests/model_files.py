@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -101,27 +102,58 @@ def save_script(path: Path, network: nn.Module, *, trace: bool = False) -> Path:
     return path
 
 
-def save_pt2(path: Path, network: nn.Module, *, batch: int | None = None) -> Path:
+def save_pt2(path: Path, network: nn.Module, *, batch: int | None = None, example: torch.Tensor | None = None) -> Path:
     shapes = None if batch else ({0: torch.export.Dim("n", min=1)},)
-    torch.export.save(torch.export.export(network.eval(), (images(batch or 4),), dynamic_shapes=shapes), str(path))
+    given = images(batch or 4) if example is None else example
+    torch.export.save(torch.export.export(network.eval(), (given,), dynamic_shapes=shapes), str(path))
     return path
 
 
-def save_hf(folder: Path, *, normalise: bool = True) -> Path:
+def save_hf(folder: Path, *, normalise: bool = True, size: int = 8, classes: int = CLASSES) -> Path:
     transformers = import_extra("transformers", "this test", "hf", uses_torchvision=True)
     config = transformers.ViTConfig(
         hidden_size=8,
         num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=8,
-        image_size=8,
-        patch_size=4,
-        num_labels=CLASSES,
+        image_size=size,
+        patch_size=size // 2,
+        num_labels=classes,
     )
     transformers.ViTForImageClassification(config).save_pretrained(folder)
     if normalise:
         settings = {"do_normalize": True, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.25, 0.2, 0.3]}
         (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+WORDS = ("cat", "dog", "bird", "fish", "tree")
+
+
+def save_clip(folder: Path) -> Path:
+    """A random CLIP of 8x8 pixels whose tokenizer spells words letter by letter, with the usual scale of 100."""
+    transformers = import_extra("transformers", "this test", "hf", uses_torchvision=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    letters = sorted(set("".join(WORDS) + "a photo of a sketch of the ."))
+    tokens = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    files = str(folder / "vocab.json"), str(folder / "merges.txt")
+    transformers.CLIPTokenizer(*files).save_pretrained(folder)
+    small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ends = {"bos_token_id": len(tokens) - 2, "eos_token_id": len(tokens) - 1}
+    config = transformers.CLIPConfig(
+        text_config={**small, **ends, "vocab_size": len(tokens), "max_position_embeddings": 48},
+        vision_config={**small, "image_size": 8, "patch_size": 4},
+        projection_dim=6,
+        logit_scale_init_value=math.log(100),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        transformers.CLIPModel(config).save_pretrained(folder)
+    sizes = {"size": {"shortest_edge": 8}, "crop_size": {"height": 8, "width": 8}}
+    transformers.CLIPImageProcessor(**sizes).save_pretrained(folder)
     return folder
 
 
@@ -173,6 +205,12 @@ def _timm(folder: Path) -> tuple[str, dict[str, Any]]:
     return "timm:test_vit", {"weights": folder / "w.pt"}
 
 
+def _probe(folder: Path) -> tuple[str, dict[str, Any]]:
+    generator = torch.Generator().manual_seed(0)
+    torch.save({"head.weight": torch.randn(4, 5, generator=generator)}, folder / "head.pt")
+    return f"probe:{_factory(folder)[0]}", {"weights": folder / "head.pt"}
+
+
 MAKERS: dict[str, Callable[[Path], tuple[str, dict[str, Any]]]] = {
     "digits-robust": _bundled("digits-robust"),
     "digits-distilled": _bundled("digits-distilled"),
@@ -186,5 +224,9 @@ MAKERS: dict[str, Callable[[Path], tuple[str, dict[str, Any]]]] = {
     "robustbench": lambda folder: ("robustbench:cifar10/Linf/Wong2020Fast", {"weights": save_zoo(folder)}),
     "timm": _timm,
     "hf": lambda folder: (f"hf:{save_hf(folder)}", {}),
+    "clip": lambda folder: (f"clip:{save_clip(folder)}", {"classes": WORDS}),
+    "probe": _probe,
+    "ensemble": lambda folder: (f"ensemble:{'+'.join([_factory(folder)[0]] * 2)}", {}),
+    "ensemble-probabilities": lambda folder: (f"ensemble-probabilities:{'+'.join([_factory(folder)[0]] * 2)}", {}),
 }
 """Registered source to a maker of (text, options of load_model)."""

@@ -10,6 +10,7 @@ import numpy as np
 from tmifpe import Flag, Result, Threat
 from tmifpe.attacks.hooks.layer_gradient import LayerGradient
 from tmifpe.attacks.loop.queries import StageCost, Tally
+from tmifpe.evaluation.curve import Curve
 from tmifpe.report.page.reported import Picture, Reported
 from tmifpe.run.outcomes import Mark, Outcomes
 from tmifpe.run.spec import Plan, RunSpec
@@ -78,3 +79,22 @@ def shown(result: Result, pictures: int = 40) -> Reported:
     rows = choose(result.outcomes, pictures)
     made = tuple(Picture(row, DOT, DOT, DOT, "99.1 %", "≤ 71.0 %", also) for row, also in rows.items())
     return Reported(result, "0123456789abcdef", "2026-01-01", "2026-01-02", ("python 3.11, torch 2",), made, "Dots.")
+
+
+UNBROKEN = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+
+def long_name(k: int) -> str:
+    """Sixty characters, in turn with and without places to break; the last ones tell the models apart."""
+    return f"{UNBROKEN[:56]}{k:04d}" if k % 2 else f"robustbench:cifar10/Linf/A_name_of_sixty_{k:04d}_$_characters"
+
+
+def made_up_curve(k: int, certify: bool) -> Curve:
+    """A curve whose brackets are drawn at random, of a model with a long name."""
+    made, rng = made_up(200, seed=k), np.random.default_rng(k)
+    table = made.outcomes
+    table.broken_at[:] = np.where(table.correct, rng.gamma(2 + k % 5, 0.03, len(table)), 0)
+    table.withstood[:] = 0.98 * table.broken_at
+    table.certified_to[:] = 0.4 * table.broken_at
+    threat, proof = Threat("linf", 0.3), "crown" if certify else "none"
+    return Curve(replace(made, spec=replace(made.spec, threat=threat, model=long_name(k), certify=proof)))

@@ -17,7 +17,8 @@ import pytest
 
 import tmifpe
 from tmifpe.run.outcomes import Outcomes
-from tmifpe.run.result import Progress, Result
+from tmifpe.run.result import Result
+from tmifpe.run.shown.progress import Progress
 from tmifpe.store import StoreError
 
 N, SHARD = 48, 8

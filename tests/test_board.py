@@ -124,8 +124,17 @@ def test_axe_finds_nothing_serious_and_names_are_text(browser: Any, page: Path) 
         assert it.page.title().startswith("Robustness board")
         assert it.page.locator("script").count() == 1
         assert not it.serious()
-        it.page.set_viewport_size(PHONE)
-        assert it.fits()
+
+
+@pytest.mark.browser
+def test_on_a_phone_the_table_scrolls_and_not_the_page(browser: Any, page: Path) -> None:
+    with opened(browser, page) as it:
+        for size in (PHONE, PHONE | {"width": 390}):
+            it.page.set_viewport_size(size)
+            assert it.fits()
+            it.page.evaluate("scrollTo(500, 0)")
+            assert it.page.evaluate("scrollX") == 0, "a finger moves the table in its own box"
+            assert it.page.eval_on_selector(".scroll:has(#board)", "one => one.scrollWidth > one.clientWidth")
 
 
 def test_hostile_rows_are_text() -> None:

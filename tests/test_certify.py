@@ -219,7 +219,7 @@ class TestEvaluate:
         np.testing.assert_array_equal(again.outcomes.margin_bound, bounds)
         assert result.to_json()["certified"] == again.to_json()["certified"] == result.certified
         kept = Store(tmp_path)
-        rows = list(csv.DictReader(io.StringIO(outcomes_file(kept, kept.runs()[1], "csv").decode())))
+        rows = list(csv.DictReader(io.StringIO(b"".join(outcomes_file(kept, kept.runs()[1], "csv")).decode())))
         assert [int(row["certified"]) for row in rows] == result.outcomes.certified.tolist()
         assert "certified" in str(result)
         assert "certified" not in str(plain)

@@ -110,8 +110,11 @@ def test_adversarial_examples_are_written_as_the_ending_says(tmp_path):
         weak = ["--loss", "ce", "--steps", "1", "--eps", "0.15", "--limit", "24"]
         found = json.loads(call("evaluate", "digits-distilled", *weak, "--transfer-adv", path, "--json").stdout)
         assert "transfer-failure" in [flag["name"] for flag in found["flags"]], name
-        moved = refused("evaluate", "digits-distilled", "--limit", "23", "--transfer-adv", path)
-        assert "different images" in moved
+        fewer = [*weak[:-1], "9"]
+        some = json.loads(call("evaluate", "digits-distilled", *fewer, "--transfer-adv", path, "--json").stdout)
+        assert some["n"] == 9, "the rows of the run, of a file that has more"
+        moved = refused("evaluate", "digits-distilled", "--limit", "25", "--transfer-adv", path)
+        assert "different images: 1 of the 25" in moved
     for name in ("adv", "adv.pth", "adv.npy"):
         assert ".safetensors, .npz, .pt" in refused("evaluate", "digits-robust", "--save-adv", str(tmp_path / name))
         assert not (tmp_path / name).exists()
@@ -402,6 +405,12 @@ def test_options_that_an_attack_would_not_hear_are_refused(words, wanted):
     assert wanted in told.output
 
 
+def test_several_seeds_are_for_compare():
+    told = CliRunner().invoke(app, ["evaluate", "digits-robust", "--seeds", "0,1,2"])
+    assert told.exit_code == 2
+    assert "tmifpe compare MODEL --losses full --seeds 0,1,2" in " ".join(told.stderr.split())
+
+
 FAILING = """
 import torch
 class Failing(torch.nn.Module):
@@ -435,3 +444,16 @@ def test_a_model_that_fails_on_the_way_is_one_sentence(tmp_path, when, what):
         assert told.exit_code == 2, told.output
         assert "the model failed on" in told.output
         assert "Traceback" not in told.output
+
+
+def test_compare_prints_markdown_and_latex():
+    words = ["compare", "digits-robust", *QUICK, "--losses", "cw,tmifpe", "--no-checks"]
+    text, tex = call(*words, "--markdown").stdout, call(*words, "--latex").stdout
+    assert text.startswith("| column | robust % | 95 % interval | seconds |\n|---|---:|---:|---:|\n| cw | ")
+    assert "McNemar" in text
+    assert r"\begin{tabular}{lrrr}" in tex
+    assert "choose one of --json, --markdown and --latex" in refused(*words, "--latex", "--json")
+    assert "to CE" not in call(*words).stdout, "there is no CE to compare with"
+    with_ce = [*words[:-3], "--losses", "ce,cw", "--no-checks"]
+    assert "to CE" in call(*with_ce).stdout
+    assert "| column | robust % | 95 % interval | to CE | seconds |" in call(*with_ce, "--markdown").stdout

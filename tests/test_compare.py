@@ -15,14 +15,17 @@ from typer.testing import CliRunner
 import tmifpe
 from tests.cases import cases
 from tests.linear import Linear, examples
+from tests.pages import made_up
 from tmifpe import PGD, InputError, Threat
 from tmifpe.attacks import GAMA, bim, fgsm
 from tmifpe.cli import app
 from tmifpe.cli.compare import checks_held, comparison_table, flags_raised
 from tmifpe.core.stats import PairedTest, holm, mcnemar
-from tmifpe.evaluation.compare import Comparison
+from tmifpe.evaluation.compare import Comparison, _flagged_alike
 from tmifpe.report.comparison import significance, spread
+from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.resolve import resolve_attack
+from tmifpe.run.result import Flag
 
 SEEDS = (0, 1, 2)
 
@@ -44,6 +47,30 @@ def test_mcnemar_is_the_exact_binomial_test(one, two):
     assert (pair.only_first, pair.only_second) == (one, two)
     assert pair.p == pytest.approx(wanted, rel=1e-9)
     assert pair.differs == (wanted < 0.05)
+
+
+def test_numbers_agree_with_their_verbs():
+    losses = {name: {"mean": mean} for name, mean in (("a", 0.1), ("b", 0.5), ("c", 0.505))}
+    assert "1 of the 3 differences between two means is not larger" in spread({"spread": 0.01, "losses": losses})
+    assert "0 of the 3 differences between two means are not larger" in spread({"spread": 0.001, "losses": losses})
+
+
+def test_a_flag_for_survivors_is_raised_wherever_they_survive():
+    """The check looks at a few survivors with the run's own loss; what it finds of them holds under every other."""
+    weak = made_up(40, flags=(Flag("randomised", "Of this run.", "Average."),))
+
+    def broken(fooled):
+        return Outcomes(**{**weak.outcomes.arrays, "fooled": fooled})
+
+    fewer = weak.outcomes.fooled | (np.arange(40) % 5 == 0) & weak.outcomes.correct
+    flag = Flag("found-from-outside", "Led in, it broke 3 of 16.", "Do more.")
+    strong = replace(weak, outcomes=broken(fewer), flags=(flag,))
+    other = replace(weak, outcomes=broken(weak.outcomes.correct), flags=())  # none survives
+    found = _flagged_alike({"ce": (weak,), "cw": (strong,), "dlr": (other,)})
+    assert [each.name for each in found["ce"][0].flags] == ["randomised", "found-from-outside"]
+    assert found["ce"][0].flags[1].seen == "Seen with cw, whose survivors stand here too: Led in, it broke 3 of 16."
+    assert found["cw"][0].flags == (flag,)
+    assert found["dlr"][0].flags == ()
 
 
 @given(st.lists(st.floats(0, 1), max_size=12))

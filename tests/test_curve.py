@@ -130,6 +130,13 @@ class TestCurve:
         assert "median" in repr(line)
         assert len(repr(line)) < 300
 
+    def test_progress_never_calls_more_broken_than_are_done(self, small):
+        model, x, y = small
+        seen = []
+        tmifpe.curve(model, (x, y), Threat("linf", 0.5), resolution=0.0001, checks=False, progress=seen.append)
+        assert seen[-1].wrong > len(x) / 2
+        assert all(0 <= step.robust <= step.total - step.wrong for step in seen)
+
     def test_every_broken_example_is_verified_at_its_radius(self, small):
         model, x, y = small
         line = tmifpe.curve(model, (x, y), Threat("linf", 0.5), keep_adv=True, checks=False)

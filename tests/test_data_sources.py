@@ -169,7 +169,8 @@ def test_bad_arrays(tmp_path: Path, images: np.ndarray, labels: np.ndarray, sent
 
 
 @pytest.mark.parametrize(
-    ("value", "sentence"), [(1.5, "normalisation"), (-0.1, "`mean`"), (np.nan, "NaN"), (np.inf, "NaN")]
+    ("value", "sentence"),
+    [(1.5, "normalise inside the model"), (-0.1, r"Normalize\(model, mean"), (np.nan, "NaN"), (np.inf, "NaN")],
 )
 def test_range_is_checked_on_fetch(tmp_path: Path, value: float, sentence: str) -> None:
     images = np.zeros((3, 1, 4, 4), np.float32)

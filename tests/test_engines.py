@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,16 @@ def trouble(tmp_path: Path) -> tuple[tmifpe.Classifier, tuple[torch.Tensor, torc
 SLOW = pytest.mark.slow
 
 
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Here as in the workers, which share the cores: how many threads add decides the last digits."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.long), pytest.param(3, marks=SLOW)])
 def test_workers_give_the_outcomes_of_this_process(tmp_path, workers):
     steps, pids = [], set()
@@ -53,6 +64,8 @@ def test_workers_give_the_outcomes_of_this_process(tmp_path, workers):
     assert torch.equal(found.adv, local.adv)
     assert found.tally == local.tally
     assert steps[-1].done == len(local.outcomes)
+    assert (steps[-1].steps, steps[-1].left) == (local.tally.forwards, 0)
+    assert any(step.stage and step.left for step in steps), "workers tell how far they are"
     assert same(ask(tmp_path / "store"), local), "stored as if computed here"
     assert len(pids) == workers
     assert not any(map(alive, pids))

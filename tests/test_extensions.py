@@ -297,6 +297,7 @@ def test_a_spelling_of_other_code_is_refused(folder: Path) -> None:
     [
         ("absent.py:f", "no such file: absent.py"),
         ("my_loss.py:absent", "there is no 'absent' in"),
+        ("my_loss.py:detachd", "did you mean 'detached'?"),
         ("absent_module.x:f", "no module 'absent_module'"),
         ("my_loss.py:NUMBER", "neither a loss"),
         ("my_loss.py:Mutable", "must be a frozen dataclass"),

@@ -6,6 +6,8 @@ import ast
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,12 +16,15 @@ from typer.testing import CliRunner
 
 import tmifpe
 from tests.masked import Honest, Wrapped, images, noise, quantise
-from tmifpe import PGD, InputError, MissingExtra, Progress, Threat, evaluate
+from tmifpe import PGD, InputError, MissingExtra, Threat, evaluate
 from tmifpe.checks.advice import Ran, advised
 from tmifpe.checks.flags import FLAGS
 from tmifpe.cli import app
-from tmifpe.run import bar
+from tmifpe.cli.attack import attack_from
+from tmifpe.cli.options import AttackOptions
+from tmifpe.run.resolve import resolve_attack
 from tmifpe.run.result import Flag
+from tmifpe.run.shard import Job
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -47,14 +52,6 @@ def test_progress_true_shows_a_bar(capsys):
     assert all(one.out == "" for one in shown)
 
 
-def test_a_notebook_without_widgets_gets_a_plain_line(capsys, monkeypatch):
-    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    monkeypatch.setattr(bar.importlib.util, "find_spec", lambda name: None)
-    with bar.shown_on_stderr("model") as told:
-        told(Progress(10, 10, 4, 6))
-    assert capsys.readouterr().err == "\rmodel [####################] 10/10 robust 40.0% to 40.0%\n"
-
-
 def test_progress_is_true_false_or_a_function():
     seen = []
     evaluate(Honest(), labelled(), THREAT, ATTACK, progress=seen.append)
@@ -75,7 +72,7 @@ def test_a_class_in_place_of_a_model_is_told_to_be_called():
 
 def test_errors_name_arguments_in_python_and_options_on_the_command_line():
     x, y = labelled()
-    with pytest.raises(InputError, match="`mean` and `std`"):
+    with pytest.raises(InputError, match=r"`tmifpe.Normalize\(model, mean, std\)`"):
         evaluate(Honest(), (3 * x - 1, y), THREAT)
     with pytest.raises(InputError, match="`weights=FILE`"):
         tmifpe.load_model("mnist-fast")
@@ -195,6 +192,34 @@ def test_an_audit_does_not_contradict_itself():
     assert "that have one" in str(half)
 
 
+# Calls that are nearly right.
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda m, x, y: evaluate(m, x, y, THREAT), r"a pair: evaluate\(model, \(x, y\), Threat\("),
+        (lambda m, x, y: evaluate(m, (x, y), "linf", 0.3), r"as in evaluate\(model, \(x, y\), Threat\("),
+        (lambda m, x, y: tmifpe.compare(m, x, y), r"a pair: compare\(model, \(x, y\), Threat\("),
+        (lambda m, x, y: evaluate(m, (x, y), THREAT, atack="quick"), "did you mean 'attack'"),
+        (lambda m, x, y: evaluate(m, (x, y), THREAT, mean=(0.5,)), r"tmifpe.Normalize\(model, mean, std\)"),
+        (lambda m, x, y: tmifpe.minimal(m, (x, y), THREAT), r'minimal\(model, x, y, "linf"\)'),
+        (lambda m, x, y: tmifpe.minimal(m, x, y, THREAT), r'minimal\(model, x, y, "linf"\)'),
+    ],
+)
+def test_a_call_that_is_nearly_right_is_answered_with_the_right_one(call, said):
+    with pytest.raises(InputError, match=said):
+        call(Honest(), *labelled(2))
+
+
+def test_minimal_takes_arrays_and_outcomes_are_shown_in_a_line():
+    x, y = labelled(4)
+    sizes = [tmifpe.minimal(Honest(), a, b, "linf", steps=3).size for a, b in ((x, y), (x.numpy(), y.numpy()))]
+    assert torch.equal(*sizes)
+    result = evaluate(Honest(), (x, y), THREAT, PGD(steps=1))
+    assert re.fullmatch(r"<Outcomes of 4 examples: \d robust, \d broken, 0 wrong to begin with>", repr(result.outcomes))
+
+
 # Advice.
 
 
@@ -202,9 +227,9 @@ def test_an_audit_does_not_contradict_itself():
 @pytest.mark.usefixtures("not_led_in")
 def test_nobody_is_told_to_try_what_the_run_has_tried():
     flags = {flag.name: flag.advice for flag in evaluate(Wrapped(quantise), labelled(), THREAT, ATTACK).flags}
-    assert "`loss" not in flags["zero-gradients"]
+    assert "`attack" not in flags["zero-gradients"]
     blind = evaluate(Honest(scale=1e4), labelled(), THREAT, PGD(loss="ce", steps=5))
-    assert '`loss="tmifpe"`' in next(flag.advice for flag in blind.flags if flag.name == "zero-gradients")
+    assert '`attack="full"`' in next(flag.advice for flag in blind.flags if flag.name == "zero-gradients")
     drawn = evaluate(Wrapped(noise), labelled(), THREAT, ATTACK, eot=2)
     told = next(flag.advice for flag in drawn.flags if flag.name == "randomised")
     assert "eot" not in told
@@ -217,6 +242,7 @@ RANS = [
     Ran(losses=frozenset({"ce", "tmifpe"}), blind=True, restarts=3, steps=20, attacks=frozenset({"pgd", "autoattack"})),
     Ran(eot=4, repeats=2, precision="fp64", losses=frozenset({"cw"})),
     Ran(second="fp64", losses=frozenset({"cw"})),
+    Ran(losses=frozenset({"tmifpe", "dlr"}), steps=100, full=True),
 ]
 
 
@@ -226,8 +252,8 @@ def test_advice_for_every_run_is_a_sentence_without_what_was_tried(name, ran):
     text = advised(Flag(name, "", FLAGS.get(name).advice), ran).advice
     assert text.endswith(".")
     assert text[0].isupper() or text.startswith(("eps", "step_size"))
-    if "tmifpe" in ran.losses:
-        assert '`loss="tmifpe"`' not in text
+    if ran.full:
+        assert '`attack="full"`' not in text or name == "saturated-logits"
     if ran.second or ran.precision == "fp64":
         assert "`verify=" not in text
         assert ran.precision != "fp64" or '`precision="fp64"`' not in text
@@ -235,3 +261,25 @@ def test_advice_for_every_run_is_a_sentence_without_what_was_tried(name, ran):
         assert "`eot" not in text or name in ("randomised",)
     if ran.blind:
         assert "add a gradient-free" not in text
+
+
+@pytest.mark.parametrize("attack", ["full", "quick", "paper", "pgd(loss=ce,steps=5)", "gama", "ce,gama", "square"])
+def test_advised_options_are_accepted(attack):
+    """`quick` and `full` take no options, and `evaluate` none of an attack's: advice spells attacks out."""
+    prepared = SimpleNamespace(precision="fp32")
+    ran = Ran.of(cast("Job", SimpleNamespace(attack=resolve_attack(attack), eot=1, prepared=prepared, second=None)))
+    assert ran.full == (attack == "full")
+    chosen = re.compile(r"--attack (\w+)((?: --\w+ \w+)*)")
+    for name in FLAGS:
+        flag = advised(Flag(name, "", FLAGS.get(name).advice), ran)
+        for spelled in re.findall(r"`attack=([^`]+)`", flag.advice):
+            assert spelled == '"full"' or eval(spelled, {"PGD": PGD}).steps >= 50
+        assert not {"loss", "steps", "restarts"} & set(re.findall(r"`(\w+)", flag.advice))
+        told = flag.on_command_line().advice
+        for one, options in chosen.findall(told):
+            given = dict(re.findall(r"--(\w+) (\w+)", options))
+            values = {option: int(given[option]) for option in ("steps", "restarts") if option in given}
+            assert attack_from(AttackOptions(**values), one, given.get("loss"))
+        assert not re.search("--(loss|steps|restarts)", chosen.sub("", told))
+        if name in ("found-from-outside", "incomplete-optimisation", "spot-check"):
+            assert ("--attack full" in told) == (attack != "full")

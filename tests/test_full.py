@@ -13,6 +13,7 @@ import tmifpe
 from tmifpe import PGD, Threat
 from tmifpe.attacks import Loop, Problem, Queries, Sequence, attack_spelling, full, get_attack, quick
 from tmifpe.attacks.near import Near
+from tmifpe.attacks.radius.outside import Outside
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Data
 from tmifpe.run.spec import RunSpec
@@ -42,6 +43,51 @@ def problem(distances: list[float], model: nn.Module, eps: float = 0.1) -> Probl
     with torch.no_grad():
         clean = model(x)
     return Problem(x, labels, None, torch.arange(len(x)), Threat("linf", eps), clean=clean)
+
+
+class Far(nn.Module):
+    """One number. From 0.5 the margin of class 1 rises to the right, but never above zero, and falls beyond 0.65; below
+    0.45 it rises steeply to the left, and is positive at 0.4."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = x.flatten(1)[:, :1]
+        right = torch.where(z > 0.65, -0.35 - (z - 0.65), -0.55 + (z - 0.45))
+        return torch.cat([torch.zeros_like(z), torch.where(z < 0.45, -0.55 + 20 * (0.45 - z), right)], dim=1)
+
+
+class TestOutside:
+    def test_only_the_last_ball_counts(self):
+        model = Counting()
+        given = problem([0.05, 0.15, 0.25, 0.4], model)  # eps 0.1: the second and third fall in larger balls only
+        found = get_attack("outside(attack=pgd(steps=5),widest=3)").run(given, Queries(model), Loop())
+        assert found.fooled.tolist() == [True, False, False, False]
+        size = (found.best - given.x).abs().flatten(1).amax(dim=1)
+        assert (size <= 0.1 + 1e-6).all()
+
+    def test_pays_for_every_ball_and_says_so(self):
+        model = Counting()
+        given, attack = problem([0.4, 0.4], model), get_attack("outside(attack=pgd(steps=5),widest=3)")
+        queries = Queries(model)
+        found = attack.run(given, queries, Loop())
+        assert (queries.tally.forwards, queries.tally.backwards) == (2 * 18, 2 * 15)
+        assert (attack.budget.forwards, attack.budget.backwards) == (18, 15)
+        assert found.steps.tolist() == [15, 15]
+
+    def test_goes_on_from_the_larger_ball(self):
+        """Within 0.1 of 0.5 every step leads to the right; a step of three times the size comes back from there."""
+        model = Far()
+        x, y = torch.full((1, 1), 0.5), torch.zeros(1, dtype=torch.long)
+        inner = "pgd(steps=20,random_start=false)"
+        for spelled, broken in ((inner, False), (f"outside(attack={inner},widest=3)", True)):
+            given = Problem(x, y, None, torch.arange(1), Threat("linf", 0.1))
+            assert get_attack(spelled).run(given, Queries(model), Loop()).fooled.tolist() == [broken], spelled
+
+    def test_is_spelled_like_any_other(self):
+        attack = get_attack("near(attack=outside(attack=apgd(steps=7),widest=2),share=0.4,norm=l1)")
+        assert get_attack(attack_spelling(attack)) == attack
+        for bad in ("outside(widest=0)", "outside(attack=square)", "outside(attack=pgd+gama)", "outside(attack=near)"):
+            with pytest.raises(InputError):
+                get_attack(bad)
 
 
 class TestNear:
@@ -87,11 +133,30 @@ class TestNear:
         given = problem([0.05, 0.4], model)
         assert Near("pgd(steps=10)", share=0.01).run(given, Queries(model), Loop()).fooled.tolist() == [True, False]
 
+    def test_of_another_norm_it_attacks_nothing(self):
+        model = Counting()
+        given = problem([0.05, 0.4], model)  # at Linf
+        for norm, rows in (("linf", 2), ("l2", 0)):
+            queries = Queries(model)
+            found = Sequence((Near("pgd(steps=2)", share=1.0, norm=norm),)).run(given, queries, Loop())
+            assert [stage.examples for stage in queries.stages] == [rows]
+            assert found.fooled.tolist() == [norm == "linf", False]
+        Near("ddn", norm="l2").check(THREAT)  # which knows L2 alone
+        with pytest.raises(InputError, match="l2"):
+            Near("ddn").check(THREAT)
+
     def test_is_spelled_like_any_other(self):
         attack = Near(PGD(steps=7, smooth=1), share=0.2)
         assert get_attack(attack_spelling(attack)) == attack
         assert attack.budget == PGD(steps=7).budget
-        for bad in ({"share": 0}, {"share": "x"}, {"go_on": 1}, {"attack": "near"}, {"attack": "pgd+gama"}):
+        for bad in (
+            {"share": 0},
+            {"share": "x"},
+            {"go_on": 1},
+            {"norm": "l3"},
+            {"attack": "near"},
+            {"attack": "pgd+gama"},
+        ):
             with pytest.raises(InputError):
                 Near(**bad)
 
@@ -113,9 +178,9 @@ class TestNear:
 
 
 def shortened(stage: Any) -> Any:
-    inner = get_attack(stage.attack) if isinstance(stage, Near) else stage
-    inner = dataclasses.replace(inner, steps=max(4, inner.steps // 5))
-    return dataclasses.replace(stage, attack=inner) if isinstance(stage, Near) else inner
+    if isinstance(stage, Near | Outside):
+        return dataclasses.replace(stage, attack=shortened(stage.inner))
+    return dataclasses.replace(stage, steps=max(4, stage.steps // 5))
 
 
 class TestFull:

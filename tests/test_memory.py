@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 FAULTS = """
 import resource, sys, torch
-from tmifpe.core.memory import keep_freed_memory
+from tmifpe.core.process import keep_freed_memory
 if sys.argv[1] == "kept":
     assert keep_freed_memory()
 torch.set_num_threads(1)
@@ -31,3 +32,19 @@ def test_freed_memory_is_used_again_without_page_faults():
         done = subprocess.run([sys.executable, "-c", FAULTS, kind], capture_output=True, check=True, text=True)
         faults[kind] = int(done.stdout)
     assert faults["kept"] < faults["given back"] / 10, faults
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "20000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
+)
+def test_threads_wait_briefly_unless_someone_chose(monkeypatch, given, spins):
+    from tmifpe.core.process import wait_briefly
+
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")  # so that what is set below is undone as well
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    wait_briefly()
+    assert os.environ.get("GOMP_SPINCOUNT") == spins

@@ -203,3 +203,11 @@ def test_a_zip_that_is_something_else(tmp_path: Path) -> None:
         archive.writestr("readme.txt", "hello")
     with pytest.raises(InputError):
         read_weights(tmp_path / "w.pt")
+
+
+def test_a_file_of_another_kind_is_said_to_be_one(tmp_path: Path) -> None:
+    """What torch raises for it may be a bare number."""
+    for text in ("hello world", "epoch 10, loss 0.2\n", ""):
+        (tmp_path / "notes.pt").write_text(text)
+        with pytest.raises(InputError, match="neither a safetensors file"):
+            read_weights(tmp_path / "notes.pt")

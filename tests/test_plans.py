@@ -16,6 +16,7 @@ from tmifpe.cli.plans.verbs import TEMPLATE
 from tmifpe.core.errors import InputError
 from tmifpe.run import shard as shards
 from tmifpe.store import Store
+from tmifpe.store.adversarial import read_adv
 
 
 @pytest.fixture(autouse=True)
@@ -73,15 +74,41 @@ def test_failures_stay_with_their_run():
         '[[run]]\nname = "good"\nmodel = "tiny.py:up"\nfail_below = 1.0\n'
     )
     done = call("run", "plan.toml", "--no-store", "--markdown")
-    assert done.exit_code == 4
+    assert done.exit_code == 2  # as of tmifpe evaluate tiny.py:boom
     assert "| bad | linf 0.1 |" in done.stdout
     assert "failed: tiny.py:boom failed: RuntimeError: out of cheese" in done.stdout
     assert "below what is asked" in done.stdout
     assert "1 of 2 runs failed or are incomplete: bad" in done.stderr
+    assert done.stderr.count("out of cheese") == 1
+    shown = call("run", "plan.toml", "--no-store")
+    assert "cheese" not in shown.stdout  # in a narrow column it could not be read
+    assert "error: tiny.py:boom failed: RuntimeError: out of cheese (bad)" in " ".join(shown.stderr.split())
     gate = call("run", "plan.toml", "--no-store", "--only", "good", "--latex")
     assert gate.exit_code == 1
     assert gate.stdout.startswith(r"\begin{tabular}")
     assert call("run", "plan.toml", "--only", "god").exit_code == 2
+
+
+def test_gates_certificates_and_examples_of_a_run():
+    Path("plan.toml").write_text(
+        "[defaults]\nlimit = 4\nsteps = 1\nchecks = false\neps = 0.1\n"
+        '[[run]]\nname = "proved"\nmodel = "digits-robust"\neps = 0.001\ncertify = true\nsave_adv = "adv.npz"\n'
+        '[[run]]\nname = "lower"\nmodel = "digits-robust"\nfail_below_lower = 0.99\n'
+        '[[run]]\nname = "clean"\nmodel = "tiny.py:up"\nfail_below_clean = 1.0\nfail_below = 0.0\n'
+    )
+    done = call("run", "plan.toml", "--no-store", "--json")
+    assert done.exit_code == 1, done.stderr
+    proved, lower, clean = json.loads(done.stdout)["runs"]
+    assert 0 < proved["certified_accuracy"] <= proved["robust_accuracy"]
+    assert not proved["missed"]
+    assert read_adv("adv.npz")["adv"].shape == (4, 1, 8, 8)
+    assert "wrote adv.npz" in done.stderr
+    assert lower["missed"]
+    assert lower["fail_below_lower"] == 0.99
+    assert "lower (lower end of the 95 % interval" in " ".join(done.stderr.split())
+    assert clean["missed"] == (clean["clean_accuracy"] < 1)
+    quiet = call("run", "plan.toml", "--no-store", "--only", "lower", "--quiet")
+    assert "below what the plan asks for" in quiet.stderr, "why it failed is said all the same"
 
 
 @pytest.mark.parametrize(
@@ -102,6 +129,13 @@ def test_failures_stay_with_their_run():
             "line 1: .* did you mean 'tmifpe'",
         ),
         ('[[run]]\nmodel = "digits-robust"\nfail_below = 40\n', "line 1: fail_below is a fraction"),
+        ('[[run]]\nmodel = "digits-robust"\nfail_below_clean = 2\n', "line 1: fail_below_clean is a fraction"),
+        ('[[run]]\nmodel = "digits-robust"\nfail_below_lowr = 0.4\n', "line 3: .* did you mean 'fail_below_lower'"),
+        ('[[run]]\nmodel = "digits-robust"\ncertify = 1\n', "line 3: certify must be true or false, got 1"),
+        ('[[run]]\nmodel = "digits-robust"\ntargets = "second"\ncertify = true\n', "certificates are for untargeted"),
+        ('[[run]]\nmodel = "digits-robust"\nsave_adv = "adv.txt"\n', "line 1: adversarial examples are written as"),
+        ('[[run]]\nmodel = "digits-robust"\nsave_adv = "no/adv.pt"\n', "line 1: cannot write 'no/adv.pt'"),
+        ('[[run]]\nmodel = "digits-robust"\nloss = ["ce", "cw"]\nsave_adv = "a.pt"\n', "two runs would write 'a.pt'"),
         ("[[run]]\neps = 0.1\n", "line 1: a run needs a model"),
         ('include = ["plan.toml"]\n', "line 1: plan.toml includes itself"),
         ('include = ["other.toml"]\n', "line 1: no such file: other.toml"),

@@ -1,22 +1,20 @@
-"""What the project says about itself is true: versions, links, commands, examples, pins."""
+"""What the project says about itself is true: versions, links, pins. Its commands and examples: test_docs_blocks.py."""
 
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
-from tmifpe import cli
 from tmifpe.version import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+APART = ("mlflow", "wandb")
+"""Extras outside of `all`, which `make setup` does not install; pyproject.toml says why."""
 FOLDERS = ("src", "tests", "scripts", "benchmarks", "docs", "examples", ".github", ".ci")
 
 
@@ -69,7 +67,9 @@ def test_index_lists_every_page() -> None:
     assert not [page for page in pages if f"({page})" not in index]
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", ".github/workflows/ci.yml", ".ci/run"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", ".github/workflows/ci.yml", ".github/workflows/docs.yml", ".ci/run"]
+)
 def test_make_targets_exist(name: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
     named = set(re.findall(r"(?:^|[`\s])make ([a-z][a-z-]*)", re.sub(r"pip and make.*", "", read(name))))
@@ -90,32 +90,8 @@ def test_the_demo_installs_only_what_it_needs(tmp_path: Path) -> None:
     assert "tmifpe demo" in demo
     assert "requirements-dev.txt" not in demo
     assert "'.[all]'" not in demo
-    for wanted in ("install -qq --disable-pip-version-check --constraint constraints.txt torch", "'.[all]'", "pytest"):
+    for wanted in ("--constraint constraints.txt torch", "'.[all]'", "pytest"):
         assert wanted in test
-
-
-def readme_commands() -> list[str]:
-    blocks = re.findall(r"```sh\n(.*?)```", read("README.md"), re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if line.startswith("tmifpe ")]
-
-
-def test_readme_shows_commands() -> None:
-    assert len(readme_commands()) >= 4
-
-
-@pytest.mark.parametrize("line", readme_commands())
-def test_readme_command_is_understood(line: str) -> None:
-    """Its verb and its options exist and read; nothing is run."""
-    words = shlex.split(line, comments=True)[1:]
-    group: Any = typer.main.get_command(cli.app)
-    verb = group.commands[words[0]]
-    verb.make_context(words[0], words[1:], resilient_parsing=False)
-
-
-def test_readme_example_runs() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", read("README.md"), re.DOTALL)
-    assert len(blocks) == 1
-    exec(blocks[0], {})
 
 
 def test_everything_asked_for_is_pinned() -> None:
@@ -126,17 +102,18 @@ def test_everything_asked_for_is_pinned() -> None:
         r"^\[project\.optional-dependencies\]\n(.*?)^\[", read("pyproject.toml"), re.DOTALL | re.MULTILINE
     )
     assert extras
-    wanted += re.findall(r'"([^"]+)"', extras[1])
+    tested = re.sub(rf"^(?:{'|'.join(APART)}) = .*$", "", extras[1], flags=re.MULTILINE)
+    wanted += re.findall(r'"([^"]+)"', tested)
     # setuptools is bounded in pyproject.toml itself, and constraints.txt leaves the installers alone.
     assert {canonical(line) for line in wanted} - pinned <= {"tmifpe", "setuptools"}
 
 
-def test_all_is_all_extras() -> None:
+def test_all_is_all_extras_but_two() -> None:
     section = re.search(
         r"^\[project\.optional-dependencies\]\n(.*?)^\[", read("pyproject.toml"), re.DOTALL | re.MULTILINE
     )
     assert section
-    extras = set(re.findall(r"^([a-z0-9-]+) = ", section[1], re.MULTILINE)) - {"all"}
+    extras = set(re.findall(r"^([a-z0-9-]+) = ", section[1], re.MULTILINE)) - {"all", *APART}
     (everything,) = quoted(r"^all = \[(.*?)\]$")
     assert everything == f"tmifpe[{','.join(sorted(extras, key=everything.index))}]"
 

@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 
 import tmifpe
+from tests.block_files import ray_plan, shorten
+from tests.blocks import ROOT, run_page
 from tests.ray_settings import QUIET
 from tests.stores import ask, command, environment, same
 from tests.trouble import (
@@ -82,6 +84,10 @@ def actors() -> set[int]:
     return {pid for pid, args in offspring(os.getpid()).items() if args.startswith("ray::Holder")}
 
 
+def actors_of(node: Any) -> set[int]:
+    return actors() & set(offspring(node.all_processes["raylet"][0].process.pid))
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_actors_give_the_outcomes_of_this_process(cluster, tmp_path, workers):
     import ray
@@ -112,6 +118,19 @@ def test_half_here_and_half_by_ray(cluster, tmp_path):
     assert same(mixed, ask())
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_the_commands_of_the_page(cluster, tmp_path, monkeypatch):
+    """docs/cluster.md, which names a cluster that is not here."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TMIFPE_STORE", raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    shorten(monkeypatch)
+    ray_plan(tmp_path)
+    (block,) = run_page(ROOT / "docs" / "cluster.md", tmp_path, "ray", names={"10.0.0.5:6379": cluster.address})
+    assert len(block.commands()) == 3
+    assert [run.done for run in Store(tmp_path / "tmifpe-runs").runs()] == [4, 2], "of the command, and of the plan"
+
+
 def test_killed_poisoned_and_hung(cluster, tmp_path):
     model, data = make_trouble(tmp_path)
     check_trouble(model, data, tmp_path / "store", {POISONED: 2, HUNG: 2}, engine=engine(cluster), shard_timeout=10)
@@ -122,8 +141,6 @@ def test_a_worker_killed_and_a_node_removed(cluster, tmp_path):
     model, (x, y) = make_trouble(tmp_path)
     (tmp_path / "calm").touch()
     (tmp_path / "slow").touch()
-    node = sorted(cluster.worker_nodes, key=lambda node: node.node_id)[0]
-    raylet = node.all_processes["raylet"][0].process.pid
     request = Request(engine=engine(cluster), workers=3, retries=3)
     with prepare(model, (x, y), THREAT, request) as prepared:
         actor = prepared.engine
@@ -132,9 +149,9 @@ def test_a_worker_killed_and_a_node_removed(cluster, tmp_path):
         shards = actor.map(job, plan, range(SHARDS), lambda *_: None)
         results = [next(shards)]
         wait_for("three actors start", lambda: len(actors()) == 3)
-        lost = {pid for pid in actors() if pid in offspring(raylet)}
+        killed = actor.pids[0]  # the only one that is sure to be ready, on whichever node it is
+        node, lost = next((node, held) for node in cluster.worker_nodes if killed not in (held := actors_of(node)))
         assert len(lost) == 1, "one actor per node"
-        killed = next(pid for pid in actor.pids if pid not in lost)
         os.kill(killed, signal.SIGKILL)
         results.append(next(shards))
         cluster.remove_node(node, allow_graceful=False)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.browser import PHONE, opened
-from tests.pages import hostile, made_up, shown
+from tests.pages import hostile, long_name, made_up, shown
 from tmifpe.report.page.render import report_html
 
 pytestmark = pytest.mark.browser
@@ -114,3 +115,51 @@ def test_a_hundred_thousand_outcomes_are_usable_at_once(browser: Any, tmp_path: 
         assert it.page.locator(".card").count() == 500
         it.page.check("input[name=fragile]")
         assert it.page.locator(".card:not([hidden])").count() > 0
+
+
+OVERLAPS = """() => {
+  const found = [];
+  for (const svg of document.querySelectorAll('svg')) {
+    const frame = svg.getBoundingClientRect();
+    if (!frame.width) continue;
+    const texts = [...svg.querySelectorAll('text')].map((one) => [one, one.getBoundingClientRect()]);
+    for (const [one, box] of texts)
+      if (box.left < frame.left - 1 || box.right > frame.right + 1
+          || box.top < frame.top - 1 || box.bottom > frame.bottom + 1)
+        found.push(`cut: ${one.textContent}`);
+    const level = texts.filter(([one]) => !one.hasAttribute('transform'));
+    level.forEach(([one, a], k) => level.slice(k + 1).forEach(([other, b]) => {
+      const x = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const y = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (x > 1 && y > 4) found.push(`${one.textContent} runs into ${other.textContent}`);
+    }));
+  }
+  return found;
+}"""
+"""Boxes of text are as tall as the tallest letter of the font: 4 pixels of them are empty."""
+
+
+@pytest.mark.parametrize("runs", [1, 7, 30])
+def test_long_names_fit_in_every_chart(runs: int, browser: Any, tmp_path: Path) -> None:
+    from tmifpe.report.page.board import board_html, board_row
+
+    reports, rows = [], []
+    for k in range(runs):
+        made = made_up(60, 6, k, class_names=tuple(map(long_name, range(6))))
+        for eps in (0.05, 0.1):
+            spec = replace(made.spec, model=long_name(k), seed=0, threat=replace(made.spec.threat, eps=eps))
+            one = shown(replace(made, spec=spec), 0)
+            rows.append(board_row(one, "report.html"))
+        reports.append(one)
+    pages = {"report": report_html(reports), "board": board_html(rows, long_name(1))}
+    for name, text in pages.items():
+        (tmp_path / f"{name}.html").write_text(text, encoding="utf-8")
+        with opened(browser, tmp_path / f"{name}.html") as it:
+            assert not it.page.evaluate(OVERLAPS)
+            assert it.fits()
+            if name == "board":
+                box = it.page.locator("#board tbody td strong").first.bounding_box()
+                assert box["x"] + box["width"] < 1280, "the number is in sight"
+            if runs > 1:
+                names = it.page.eval_on_selector_all("svg >> nth=0 >> text", "all => all.map(one => one.textContent)")
+                assert sum("…" in one for one in set(names)) == min(runs, 12 if name == "board" else 30), "names differ"

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shlex
 import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -162,6 +163,15 @@ def test_comparison_has_the_layout_of_table_1() -> None:
     assert sheet.rows[1][6] == ""
 
 
+def test_differences_are_tested_under_one_threat() -> None:
+    from tmifpe.report.page.facts import differences
+
+    one = made_up()
+    other = replace(one, spec=replace(one.spec, attacks=one.spec.attacks[:1]))
+    farther = replace(one, spec=replace(one.spec, threat=replace(one.spec.threat, eps=0.9)))
+    assert len(differences([Reported(each) for each in (one, other, farther)]).rows) == 1
+
+
 def test_curves_end_at_the_robust_accuracy(result: Result) -> None:
     line = measured.against_steps(result)
     assert line is not None
@@ -281,13 +291,31 @@ def test_report_of_a_stored_run(store: Path, tmp_path: Path) -> None:
 
 def test_the_command_of_a_report_asks_for_the_same_run(store: Path) -> None:
     """The key is a hash of everything that can change the answer."""
-    import shlex
-
     (run,) = tmifpe.Store(store).runs()
     words = shlex.split(command(tmifpe.Store(store).result(run)))[1:]
     again = json.loads(call(*words, "--store", store, "--no-checks", "--json"))
     assert again["key"] == run.key
     assert again["resumed"] == run.plan.n
+
+
+def test_the_command_of_a_report_names_weights_and_normalisation(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    (tmp_path / "my_model.py").write_text(
+        "import torch\ndef build():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))\n"
+    )
+    save_file({"1.weight": torch.eye(10, 64), "1.bias": torch.zeros(10)}, tmp_path / "my weights.safetensors")
+    asked = ["evaluate", f"{tmp_path}/my_model.py:build", "--weights", f"{tmp_path}/my weights.safetensors"]
+    asked += ["--mean", "-0.5", "--std", "2", "--data", "digits", "--limit", "8", "--attack", "pgd(steps=1)"]
+    call(*asked, "--store", tmp_path / "runs", "--no-checks")
+    kept = tmifpe.Store(tmp_path / "runs")
+    (run,) = kept.runs()
+    told = command(kept.result(run))
+    again = json.loads(call(*shlex.split(told)[1:], "--store", tmp_path / "runs", "--no-checks", "--json"))
+    assert (again["key"], again["resumed"]) == (run.key, 8)
+    page = call("report", "latest", "--store", tmp_path / "runs", "--format", "md")
+    assert f"| command | `{told}` |" in page  # to be copied as it is, my_model.py among it
+    assert replace(run.spec, model_options=()).key() == run.key  # a path is recorded and not hashed
 
 
 def test_formats_of_a_stored_run(store: Path, tmp_path: Path) -> None:

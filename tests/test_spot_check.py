@@ -38,7 +38,8 @@ def test_each_bound_holds_in_95_percent_of_1000_draws(total: int, marked: int) -
 
 def test_the_bounds_are_exact() -> None:
     """Against scipy's distribution: they cover 95 % of all draws, and one further would be less likely than 5 %."""
-    hypergeom = pytest.importorskip("scipy.stats").hypergeom
+    from scipy.stats import hypergeom
+
     for total, marked in CASES:
         chances = {k: float(hypergeom.pmf(k, total, marked, 100)) for k in range(min(marked, 100) + 1)}
         bounds = {k: hypergeometric_bounds(k, 100, total) for k, chance in chances.items() if chance > 1e-9}

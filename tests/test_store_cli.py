@@ -28,7 +28,7 @@ from tmifpe.report.gates import Gates
 from tmifpe.report.junit import junit_xml
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.store import Store
-from tmifpe.store.export import robustbench_file
+from tmifpe.store.export import outcomes_file, robustbench_file
 from tmifpe.testing import assert_robust
 
 
@@ -100,6 +100,26 @@ def test_runs_list_and_show(store):
     assert "Not finished: 16 of 48" in call("runs", "show", two["run"]).stdout
 
 
+def test_what_comes_after_a_run(store, monkeypatch):
+    done = call(*CLI, "--fail-below", "0.01")
+    key = Store(store).runs()[0].key
+    said = " ".join(done.stderr.split())
+    assert f"stored as {key[:8]} in {store}; tmifpe report {key[:8]} --store {store}".replace(" ", "") in said.replace(
+        " ", ""
+    )
+    assert "passed: robust accuracy" in said
+    assert "stored as" not in call(*CLI, "--quiet").stderr
+    shown = call("runs", "show", "latest").stdout
+    assert "command: tmifpe evaluate digits-robust --data digits" in shown
+    assert told("runs", "compare", "latest", key)["only_first"] == 0
+    monkeypatch.setenv("COLUMNS", "160")
+    listed = call("runs", "list").stdout
+    assert "seed" in listed
+    assert Store(store).runs()[0].started[:10] in listed
+    absent = store.parent / "nosuch"
+    assert "there is no folder" in call("runs", "list", "--store", absent, code=2).stderr
+
+
 def test_superseded_runs_have_names(store, stored):
     stored(store)
     ask(store, fresh=True)
@@ -120,6 +140,16 @@ def test_runs_compare(store):
     assert found["only_first"] == 0
     assert found["only_second"] == len(found["indices"]) > 0
     assert "McNemar" in call("runs", "compare", weak, strong).stdout
+    model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=N)
+    tmifpe.evaluate(model, data, tmifpe.Threat("linf", 0.3), tmifpe.PGD(steps=10), store=store, checks=False)
+    farther = Store(store).runs()[-1].key
+    found = told("runs", "compare", strong, farther)
+    assert (found["p"], found["differs"]) == (None, None)
+    assert found["only_second"] > 0
+    output = " ".join(call("runs", "compare", strong, farther).stdout.split())
+    assert "linf 0.3" in output
+    assert "the threats differ" in output
+    assert "chance" not in output
     ask(store, limit=8)
     other = Store(store).runs()[-1].key
     assert "not on the same examples" in call("runs", "compare", weak, other, code=2).stderr
@@ -160,10 +190,23 @@ def test_export_formats(store, stored, tmp_path):
     assert "parquett" in call("runs", "export", key, "--format", "parquett", code=2).stderr
     assert "--output" in call("runs", "export", key, "--format", "parquet", code=2).stderr
     parquet = pytest.importorskip("pyarrow.parquet")
-    call("runs", "export", key, "--format", "parquet", "--output", tmp_path / "rows.parquet")
+    told = call("runs", "export", key, "--format", "parquet", "--output", tmp_path / "rows.parquet")
+    assert (told.stdout, told.stderr) == ("", f"wrote {tmp_path / 'rows.parquet'}\n")
     table = parquet.read_table(tmp_path / "rows.parquet")
     assert table.column_names == Outcomes.columns()
     assert np.array_equal(table["steps_used"].to_numpy(), result.outcomes.steps_used)
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_exports_are_written_in_pieces(form, store, stored, monkeypatch):
+    result = stored(store)
+    kept = Store(store)
+    run, n = kept.find(result.spec.key()), len(result.outcomes)
+    whole = b"".join(outcomes_file(kept, run, form))
+    monkeypatch.setattr("tmifpe.store.export._ROWS", 3)
+    pieces = list(outcomes_file(kept, run, form))
+    assert b"".join(pieces) == whole
+    assert len(pieces) >= n / 3
 
 
 def test_exported_adversarial_examples_are_those_of_save_adv(store, tmp_path):
@@ -182,7 +225,7 @@ def test_export_for_robustbench(store, tmp_path):
     result = tmifpe.evaluate(
         model, (x, labels), THREAT, tmifpe.PGD(steps=3), indices=order, shard_size=SHARD, store=store, checks=False
     )
-    call("runs", "export", result.spec.key(), "--robustbench", tmp_path / "adv.pt")
+    assert "wrote" in call("runs", "export", result.spec.key(), "--robustbench", tmp_path / "adv.pt").stderr
     images = torch.load(tmp_path / "adv.pt", weights_only=True)
     assert images.shape == x.shape
     broken = torch.zeros(N, dtype=torch.bool)

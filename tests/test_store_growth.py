@@ -124,7 +124,7 @@ def check_reads_as_expected(folder: Path, finished: bool = True) -> None:
         )
         assert run.spec.attacks == tuple(told["attacks"])
         assert run.spec.verify == {"float64": "fp64"}.get(told["verify"], told["verify"])
-        expected, found = columns(told["csv"]), columns(outcomes_file(store, run, "csv").decode())
+        expected, found = columns(told["csv"]), columns(b"".join(outcomes_file(store, run, "csv")).decode())
         assert list(expected) == list(frozen_defaults.OLD_COLUMNS)
         assert {name: found[name] for name in expected} == expected
         assert list(found) == Outcomes.columns()
@@ -444,7 +444,7 @@ def reads_what_was_stored(folder: Path, saved: list[int], new_key: str, warm_key
     store = Store(folder)
     warm = store.find(warm_key)
     assert "warm_up=1" in warm.spec.attacks[0]
-    assert list(columns(outcomes_file(store, warm, "csv").decode())) == Outcomes.columns()
+    assert list(columns(b"".join(outcomes_file(store, warm, "csv")).decode())) == Outcomes.columns()
     assert sum(len(part) for part in store.adv(warm)) == 16
 
 

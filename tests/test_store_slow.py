@@ -22,7 +22,8 @@ from tmifpe.store import Store
 pytestmark = pytest.mark.slow
 
 N, SHARD, KILLS = 500, 5, 20
-WORDS = ["evaluate", "digits-robust", "--eps", "0.1", "--steps", "5", "--batch-size", "5", "--no-checks"]
+STAGES = "pgd(steps=3,smooth=3),near(attack=apgd(steps=5),share=0.5)"
+WORDS = ["evaluate", "digits-robust", "--eps", "0.1", "--attack", STAGES, "--batch-size", "5", "--no-checks"]
 WORDS += ["--shard-size", str(SHARD), "--json"]
 
 
@@ -105,6 +106,7 @@ def test_twenty_kills(tmp_path, forks):
     whole = tmp_path / "whole"
     assert call(whole, *WORDS).returncode == 0
     reference = Store(whole).result(Store(whole).runs()[0])
+    assert all(stage.broken for stage in reference.stages), "both stages have something to lose"
     store, moments, seen = tmp_path / "killed", random.Random(0), 0
     for kill in range(KILLS):
         if kill % 5:  # mostly while it works, sometimes while it starts

@@ -299,13 +299,13 @@ def test_compare_has_the_trust_options():
 def test_advice_names_options_as_the_reader_types_them():
     _, out, _ = run("digits-distilled", "--loss", "ce", "--json")
     told = " ".join(flag["advice"] for flag in json.loads(out)["flags"])
-    assert "--loss tmifpe" in told
+    assert "--attack full" in told
     assert "--verify fp64" in told
     assert "`" not in told
     model, data = tmifpe.load_model("digits-distilled"), tmifpe.load_data("digits", limit=40)
     result = evaluate(model, data, THREAT, PGD(loss="ce", steps=5))
     told = " ".join(flag.advice for flag in result.flags)
-    assert '`loss="tmifpe"`' in told
+    assert '`attack="full"`' in told
     assert '`verify="fp64"`' in told
     assert "--" not in told
 
@@ -315,8 +315,9 @@ def test_every_option_that_a_flag_names_exists(name):
     """In Python, since advice is written that way, and on the command line."""
     kind = FLAGS.get(name)
     python = {
-        *inspect.signature(PGD).parameters,
         *inspect.signature(Threat).parameters,
+        "attack",
+        "tmifpe",
         "eot",
         "precision",
         "repeats",

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import tmifpe
 from tmifpe.cli import app
+from tmifpe.store.adversarial import ENDINGS, adv_file, read_adv, threat_beside
 
 THREAT = tmifpe.Threat("linf", 0.25)
 
@@ -78,6 +79,31 @@ def test_examples_are_matched_by_index_or_by_the_full_set() -> None:
         tmifpe.verify(brightness(), (X, Y), threat, by_index | {"labels": torch.tensor([0, 0])})
     with pytest.raises(tmifpe.InputError, match=r"shape \(n, 1, 1, 1\)"):
         tmifpe.verify(brightness(), (X, Y), threat, ADV[:, 0])
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_says_under_which_threat_it_was_made(tmp_path: Path, ending: str) -> None:
+    result = tmifpe.evaluate(brightness(), (X, Y), THREAT, tmifpe.PGD(steps=1), keep_adv=True, checks=False)
+    path = tmp_path / f"adv{ending}"
+    path.write_bytes(adv_file(result, ending))
+    tensors = read_adv(str(path))
+    assert threat_beside(tensors) == THREAT
+    assert tmifpe.verify(brightness(), (X, Y), THREAT, tensors).notes == ()
+    (note,) = tmifpe.verify(brightness(), (X, Y), tmifpe.Threat("l2", 0.25), tensors).notes
+    assert "were made under linf 0.25, and they are read under l2 0.25" in note
+
+
+def test_verify_remarks_on_what_looks_like_a_mistake() -> None:
+    notes = tmifpe.verify(brightness(), (X, Y), tmifpe.Threat("linf", 8), X).notes
+    assert "no model can be robust" in notes[0]
+    (note,) = tmifpe.verify(brightness(), (X, Y), THREAT, X.flip(0)).notes
+    assert "another order" in note
+    assert threat_beside({"threat": torch.tensor([255, 0], dtype=torch.uint8)}) is None
+
+
+def test_an_archive_of_one_array_needs_no_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "adv.npz", ADV.numpy())
+    assert read_adv(str(tmp_path / "adv.npz"))["adv"].shape == ADV.shape
 
 
 def written(folder: Path, adv: Tensor, indices: Tensor) -> dict[str, Path]:

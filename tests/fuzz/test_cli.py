@@ -85,6 +85,7 @@ GOOD: dict[str, list[str]] = {
     "sample": ["1", "2", "99"],
     "sample_seed": ["0", "3", "9223372036854775808"],
     "classes": ["logits.txt", "folder", "broken.npz"],
+    "template": ["a photo of a {}.", "{}{}", "no place"],
     "resize": ["256", "4x4", "Res256Crop224", "0", "99999:bicubic"],
     "crop": ["1", "2"],
     "indices": ["indices.txt", "folder", "broken.npz"],
@@ -108,6 +109,8 @@ GOOD: dict[str, list[str]] = {
     "seed": ["0", "9223372036854775807", "9223372036854775808"],
     "eot": ["1", "2", "1000001"],
     "batch_size": ["auto", "1", "2", "1000000"],
+    "track": ["tensorboard:tb", "tensorboard:data.npz", "nothing", "tensorboard"],
+    "tune": ["auto", "off", "on"],  # full may compile, which takes minutes
     "shard_size": ["1", "2", "9" * 30],
     "verify": ["float64", "float32"],
     "repeats": ["1", "2", "1000001"],
@@ -138,6 +141,9 @@ GOOD: dict[str, list[str]] = {
     "output": ["rows.csv", "folder", "no/such/x"],
     "adv": ["adv.safetensors", "a.safetensors", "folder", "broken.npz", "w.safetensors"],
     "robustbench": ["rb.pt", "folder"],
+    "eval_results": ["hub", "data.npz", "no/such/x"],
+    "dataset": ["org/name", "<b>"],
+    "task_id": ["robust", "a: b"],
     "logits": ["1.5,0.2,-3", "logits.txt", "1,1", "[2 1 0]", "-1,-2", "1e308,-1e308", "nan,1", "1"],
     "label": ["0", "1", "5", "-1"],
     "target": ["0", "1", "5"],
@@ -159,6 +165,7 @@ GOOD: dict[str, list[str]] = {
     "into": ["merged", "store", "data.npz"],
 }
 QUIET = {
+    "quiet",
     "json",
     "no_store",
     "fresh",
@@ -222,7 +229,7 @@ BASE: dict[str, list[str]] = {
     "plan sbatch": ["plan.toml"],
     "runs merge": ["store", "--into", "merged"],
 }
-SLOW = {"demo"}  # trains nothing, but attacks two models with six losses
+SLOW = {"demo", "doctor"}  # one attacks two models with six losses, the other imports every extra
 
 
 @cache

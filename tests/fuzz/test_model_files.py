@@ -118,6 +118,7 @@ def in_a_process(action: Callable[[], object]) -> None:
     may crash on them (docs/security.md: treat such a file as a program). Anything but a crash is as elsewhere."""
     child = os.fork()
     if not child:
+        torch.set_num_threads(1)  # a fork has none of its parent's threads, and would wait for them for ever
         faulthandler.disable()
         try:
             action()

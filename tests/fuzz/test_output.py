@@ -31,7 +31,8 @@ from tmifpe.report.broken import describe
 from tmifpe.report.gates import Gates
 from tmifpe.report.junit import junit_xml
 from tmifpe.report.summary import summary
-from tmifpe.run.result import Flag, Progress, Result
+from tmifpe.run.result import Flag, Result
+from tmifpe.run.shown.progress import Progress
 from tmifpe.theory import analyse
 
 NAMES = (
