@@ -60,6 +60,13 @@ class Opened:
             if one["impact"] in ("serious", "critical")
         ]
 
+    def wait_for_none(self, selector: str) -> None:
+        """Until nothing matches. Not `wait_for_function`, which evaluates text in the page and which the policy of our
+        pages forbids unless the first look succeeds."""
+        from playwright.sync_api import expect
+
+        expect(self.page.locator(selector)).to_have_count(0)
+
     def fits(self) -> bool:
         """Whether the page is no wider than the window."""
         return self.page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -107,14 +107,15 @@ def test_fifty_runs_filter_and_every_link_leads_somewhere(browser: Any, page: Pa
         it.page.select_option("select[name=threat]", "linf 0.2")
         assert count() == 1
         it.page.click("button[type=reset]")
-        it.page.wait_for_function("document.querySelectorAll('#board tr[hidden]').length === 0")
+        it.wait_for_none("#board tr[hidden]")
         it.page.check("input[name=best]")
         assert 0 < count() < 50
         hrefs = it.page.eval_on_selector_all("#board a", "all => all.map((one) => one.getAttribute('href'))")
         assert len(hrefs) == 50
         assert all((page.parent / href).is_file() for href in hrefs)
         it.page.uncheck("input[name=best]")
-        it.page.click("#board a >> nth=0")
+        with it.page.expect_navigation():
+            it.page.click("#board a >> nth=0")
         assert it.page.title() == "report"
 
 

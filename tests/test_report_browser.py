@@ -43,7 +43,7 @@ def test_filters_filter(browser: Any, page: Path) -> None:
         assert set(it.page.eval_on_selector_all(".card:not([hidden])", "all => all.map(c => c.dataset.label)")) == {"3"}
         assert it.page.inner_text(".filters output") == f"{count()} of {every}"
         it.page.click("button[type=reset]")
-        it.page.wait_for_function("document.querySelectorAll('.card[hidden]').length === 0")
+        it.wait_for_none(".card[hidden]")
         for name in ("fragile", "nearest"):
             it.page.check(f"input[name={name}]")
             seen = it.page.eval_on_selector_all(".card:not([hidden])", f"all => all.map(c => c.dataset.{name})")

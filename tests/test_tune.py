@@ -28,7 +28,7 @@ from tmifpe.run.request import Request
 from tmifpe.run.shard import Job, run_shard
 from tmifpe.run.spec import Plan
 from tmifpe.run.tune import choose as choosing
-from tmifpe.run.tune.bench import Bench
+from tmifpe.run.tune.bench import BETTER, Bench
 from tmifpe.run.tune.choose import choose
 from tmifpe.run.tune.executor import faster_copy, followed, tuned, using_threads
 from tmifpe.run.tune.fold import folded
@@ -339,7 +339,7 @@ def test_the_likely_candidate_must_only_not_lose(monkeypatch: pytest.MonkeyPatch
     assert found.gain == pytest.approx(1 / seconds if taken else 1.0)
 
 
-@pytest.mark.parametrize("share", [1.0, 0.4])
+@pytest.mark.parametrize("share", [1.0, 0.1])  # far from the threshold: the clocks are read one after the other
 def test_parts_are_tried_in_any_case_where_others_use_the_cores(monkeypatch: pytest.MonkeyPatch, share: float):
     """Even if there is time for no second race: a pass whose threads get less time than it takes is in a crowd."""
     monkeypatch.setattr("tmifpe.run.tune.bench.time.process_time", lambda: 2 * share * time.perf_counter())
@@ -478,7 +478,8 @@ def test_full_finds_something(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(choosing, "_COMPILING", float("inf"))  # minutes
     found = evaluate(network(), data(), Threat("linf", 0.05), PGD(steps=2), tune="full")
     assert found.plan.tuning is not None
-    assert found.plan.tuning.gain >= 1
+    # The first candidate may be that much slower, and whatever follows it must be faster.
+    assert found.plan.tuning.gain > 1 / BETTER
     assert 0 < found.plan.tuning.seconds < time.perf_counter()
 
 
