@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tmifpe.core.errors import InputError
-from tmifpe.core.numerics import exp_or_zero, safe_gap
+from tmifpe.core.numerics import exp_or_zero, left_over, safe_gap
 from tmifpe.losses import get_loss
 from tmifpe.losses.scaled import choose_t, rows_of
 from tmifpe.theory.formats import lam_of
@@ -291,3 +291,13 @@ def test_before_success_targeted_tmifpe_climbs_the_margin_to_the_top_class() -> 
     clear = (z.gather(1, order[:, :1]) - z.gather(1, order[:, 1:2]))[:, 0] > 0.1 * (z.amax(dim=1) - z.amin(dim=1))
     assert bool((cosine[least][clear] > 0.999).all())
     assert bool((cosine[least][~clear] < 0.999).any())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_left_over_is_no_rounding(dtype: torch.dtype):
+    parts = torch.rand(1000, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+    budget, spent = parts.flip(1).cumsum(dim=1)[:, -1], parts.sum(dim=1)  # the same, added in another order
+    assert (budget != spent).any()
+    assert not left_over(budget, spent, 20).any()
+    assert torch.equal(left_over(budget, spent * 0.99, 20), budget - spent * 0.99)
+    assert not left_over(budget, 2 * budget, 20).any()

@@ -177,7 +177,7 @@ def _moved(problem: Problem, best: Tensor, windows: _Windows) -> Tensor:
     old = best - x
     both = windows.here | windows.there
     spent = old.abs().pow(power).sum(dim=(1, 2, 3), keepdim=True)
-    unused = (column(problem.ball.radius, old).pow(power) - spent).clamp(min=0)
+    unused = numerics.left_over(column(problem.ball.radius, old).pow(power), spent, old[0].numel())
     mass = (old * both).abs().pow(power).sum(dim=(2, 3), keepdim=True) + unused / old.shape[1]
     shape = windows.coins * _normed(_pyramids(best, windows), power) + _normed(old * windows.here, power)
     return x + torch.where(both, 0.0, old) + _normed(shape, power) * mass.pow(1 / power)

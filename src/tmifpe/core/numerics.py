@@ -7,6 +7,7 @@ __all__ = [
     "compute_dtype",
     "exp_or_zero",
     "is_usable",
+    "left_over",
     "margin",
     "rival",
     "rounding_of",
@@ -117,6 +118,15 @@ def attach_gradient(logits: Tensor, value: Tensor, weights: Tensor) -> Tensor:
     than the one autograd would derive."""
     result: Tensor = _Attach.apply(logits, value.detach(), weights.detach())
     return result
+
+
+def left_over(budget: Tensor, spent: Tensor, terms: int) -> Tensor:
+    """budget - spent, and 0 where that may be rounding alone: `spent` is a sum of `terms` numbers that are not negative.
+
+    Its root would be far larger than the rounding (3e-9 of a remainder of 1e-17), and another one on every processor.
+    """
+    rest = budget - spent
+    return torch.where(rest > terms * torch.finfo(rest.dtype).eps * budget, rest, 0.0)
 
 
 def rounding_of(x: Tensor, threat: Threat) -> Tensor:
