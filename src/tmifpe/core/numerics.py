@@ -121,7 +121,7 @@ def attach_gradient(logits: Tensor, value: Tensor, weights: Tensor) -> Tensor:
 
 
 def left_over(budget: Tensor, spent: Tensor, terms: int) -> Tensor:
-    """budget - spent, and 0 where that may be rounding alone: `spent` is a sum of `terms` numbers that are not negative.
+    """budget - spent, and 0 where that may be rounding alone: `spent` is a sum of `terms` numbers, none negative.
 
     Its root would be far larger than the rounding (3e-9 of a remainder of 1e-17), and another one on every processor.
     """
