@@ -14,6 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 AXE = Path(os.environ.get("TMIFPE_AXE", ROOT / ".venv" / "axe" / "node_modules" / "axe-core" / "axe.min.js"))
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
+PATIENCE = 120_000
+"""Milliseconds: on a busy machine a page may wait long for its turn."""
 
 
 @contextmanager
@@ -36,6 +38,7 @@ class Opened:
 
     def __init__(self, browser: Any, path: Path, **context: Any) -> None:
         self.context = browser.new_context(viewport=WIDE, **context)
+        self.context.set_default_timeout(PATIENCE)
         self.page = self.context.new_page()
         self.problems: list[str] = []
         self.page.on("console", lambda said: self.problems.append(said.text) if said.type != "log" else None)
@@ -65,7 +68,7 @@ class Opened:
         pages forbids unless the first look succeeds."""
         from playwright.sync_api import expect
 
-        expect(self.page.locator(selector)).to_have_count(0)
+        expect(self.page.locator(selector)).to_have_count(0, timeout=PATIENCE)
 
     def fits(self) -> bool:
         """Whether the page is no wider than the window."""

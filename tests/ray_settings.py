@@ -9,4 +9,6 @@ QUIET = {
     "RAY_prestart_worker_first_driver": "0",
     "RAY_worker_niceness": "0",  # on a busy machine they would hardly run at all
     "OMP_NUM_THREADS": "1",
+    "RAY_gcs_server_port_wait_time_s": "300",
+    "RAY_memory_monitor_refresh_ms": "0",  # it kills workers where other programs have filled the memory
 }

@@ -19,7 +19,7 @@ import torch
 
 import tmifpe
 from tests.stores import ask, command, environment, same
-from tests.trouble import HUNG, ONE, POISONED, THREAT, alive, all_gone, check_trouble, make_trouble, wait_for
+from tests.trouble import HUNG, ONE, POISONED, THREAT, alive, all_gone, check_trouble, make_trouble, offspring, wait_for
 from tmifpe.core.errors import InputError
 from tmifpe.engines import Processes, find_places
 from tmifpe.engines.memory import run_in_memory
@@ -123,8 +123,7 @@ def test_workers_end_with_the_command(trouble, tmp_path, number):
     process = subprocess.Popen(command(*words), env=environment(tmp_path / "store"), stderr=subprocess.PIPE)
     pids, until = set(), time.monotonic() + 120
     while time.monotonic() < until and len(pids) < 2:
-        listed = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-        pids = {int(pid) for pid in listed if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()}
+        pids = {pid for pid, args in offspring(process.pid).items() if "spawn_main" in args}
         time.sleep(0.05)
     assert len(pids) == 2
     process.send_signal(number)

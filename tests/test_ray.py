@@ -47,16 +47,18 @@ def test_engines_that_do_not_fit(options, said):
 @pytest.fixture
 def answering(monkeypatch):
     """A server that gives this answer to whoever connects; silence lasts half a second and not ten."""
-    monkeypatch.setattr(cluster, "_REACH_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def started(answer: bytes) -> str:
+            monkeypatch.setattr(cluster, "_REACH_SECONDS", 60.0 if answer else 0.5)
+
             def serve() -> None:
-                connection, _ = server.accept()
-                with connection, suppress(OSError):  # the other side hangs up
-                    connection.sendall(answer)
-                    while connection.recv(64):
-                        pass
+                with suppress(OSError):  # the other side hangs up, or has done so before it is accepted
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.sendall(answer)
+                        while connection.recv(64):
+                            pass
 
             threading.Thread(target=serve, daemon=True).start()
             return f"127.0.0.1:{server.getsockname()[1]}"

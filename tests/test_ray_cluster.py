@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,8 @@ def cluster(tmp_path_factory) -> Iterator[Any]:
         for name, value in QUIET.items():
             patch.setenv(name, value)
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        # Thirty seconds are short on a busy machine.
+        patch.setattr(Cluster, "_wait_for_node", partialmethod(Cluster._wait_for_node, timeout=300))
         small = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
         before = set(offspring(os.getpid()))  # of other tests in this process: multiprocessing's own stay
         made = Cluster(initialize_head=True, head_node_args=small | {"_system_config": SYSTEM})
@@ -72,7 +75,8 @@ def cluster(tmp_path_factory) -> Iterator[Any]:
         finally:
             pids = set(offspring(os.getpid())) - before
             made.shutdown()
-            wait_for("the nodes end", all_gone(pids), 60)
+            # Agents of a node that was killed try for a minute to tell the cluster.
+            wait_for("the nodes end", all_gone(pids))
 
 
 def engine(cluster: Any) -> str:
@@ -107,7 +111,7 @@ def test_actors_give_the_outcomes_of_this_process(cluster, tmp_path, workers):
     assert same(ask(tmp_path), local), "stored as if computed here"
     assert 1 <= len(pids) <= workers
     assert not ray.is_initialized()
-    wait_for("the actors end", all_gone(pids), 60)
+    wait_for("the actors end", all_gone(pids))
 
 
 def test_half_here_and_half_by_ray(cluster, tmp_path):
@@ -167,7 +171,7 @@ def test_a_worker_killed_and_a_node_removed(cluster, tmp_path):
         theirs = expected[result.shard].outcomes.arrays
         for name, values in result.outcomes.arrays.items():
             assert np.array_equal(values, theirs[name], equal_nan=True), name
-    wait_for("the actors end", all_gone(pids), 60)
+    wait_for("the actors end", all_gone(pids))
 
 
 def words(folder: Path, *more: str) -> list[str]:
@@ -204,7 +208,7 @@ def test_a_driver_killed_and_the_run_resumed(cluster, tmp_path):
         assert pids, driver.stderr and driver.stderr.read()
         driver.kill()
     assert driver.returncode == -signal.SIGKILL
-    wait_for("the actors end", all_gone(pids), 60)
+    wait_for("the actors end", all_gone(pids))
     assert stored(tmp_path) == 2 * (SHARDS - 2), "what was stored is there"
     with started(tmp_path, *asked, "--engine", "ray", "--workers", "1", "--shard-timeout", "5") as again:
         pids = {}
@@ -221,7 +225,7 @@ def test_a_driver_killed_and_the_run_resumed(cluster, tmp_path):
     assert {failure["shard"] for failure in told["failures"]} == {POISONED, HUNG}
     assert told["robust_accuracy"] is None
     assert any("raylet" in args for args in pids.values()), "Ray was started"
-    wait_for("Ray ends with the command", all_gone(pids), 60)
+    wait_for("Ray ends with the command", all_gone(pids))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -237,7 +241,7 @@ def test_ray_ends_with_the_command(tmp_path, number):
         driver.communicate(timeout=120)
     assert driver.returncode == (-number if number == signal.SIGKILL else 128 + number)
     agents = {pid for pid, args in pids.items() if args.endswith("Agent")}
-    wait_for("Ray ends with the command", all_gone(set(pids) - agents), 60)
+    wait_for("Ray ends with the command", all_gone(set(pids) - agents))
     # After a SIGKILL they try for a minute to tell the cluster, which is gone, that their node is gone.
-    wait_for("and so do its agents", all_gone(agents), 180)
+    wait_for("and so do its agents", all_gone(agents))
     assert not alive(driver.pid)

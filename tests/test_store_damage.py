@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import sqlite3
 import subprocess
 import tempfile
@@ -163,7 +164,7 @@ def test_database_damaged_mid_file(tmp_path, reference, where):
     path = tmp_path / DATABASE
     whole = path.read_bytes()
     start = int(where * len(whole)) // 4096 * 4096
-    broken = whole[:start] + os.urandom(4096) + whole[start + 4096 :]
+    broken = whole[:start] + random.Random(start).randbytes(4096) + whole[start + 4096 :]
     path.write_bytes(broken)
     found = attempt(tmp_path)
     if isinstance(found, str):

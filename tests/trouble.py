@@ -120,7 +120,7 @@ def offspring(pid: int) -> dict[int, str]:
     return found
 
 
-def wait_for(said: str, condition: Callable[[], object], seconds: float = 120) -> None:
+def wait_for(said: str, condition: Callable[[], object], seconds: float = 300) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, said
