@@ -216,8 +216,8 @@ def seconds() -> str:
         "Seconds are by the wall clock, of single runs at different times on two cores that did other work as well: on "
         f"{line.title} at {threat(line)} the seeds took {min(times[widest]):.0f} to {max(times[widest]):.0f} s, for "
         f"costs that differ by {max(spent) / min(spent) - 1:.0%}. AutoAttack took {min(ratios):.1f} to "
-        f"{max(ratios):.0f} times the median of `full`, {statistics.median(ratios):.0f} in the median. To compare them, "
-        "take the cost; [benchmarks](benchmarks.md) has times of the same steps, taken in turns."
+        f"{max(ratios):.0f} times the median of `full`, {statistics.median(ratios):.0f} in the median. Compare by "
+        "cost; [benchmarks](benchmarks.md) has times of the same steps, taken in turns."
     )
 
 
