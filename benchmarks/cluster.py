@@ -3,6 +3,7 @@
     python benchmarks/cluster.py speedup --shared DIR    two workers against two bare loops
     python benchmarks/cluster.py ray                     how long Ray takes to start
     python benchmarks/cluster.py store                   a million outcomes: rate, memory, size, listing, exporting
+    python benchmarks/cluster.py exports                 of those, listing and exporting alone, again
     python benchmarks/cluster.py driver                  what the driver does per ImageNet example
 
 Each adds to --out (benchmarks/results/cluster.json) as it goes, and goes on where it was stopped. Run it with
@@ -176,33 +177,47 @@ def ray_once() -> None:
 
 
 def store(options: argparse.Namespace, kept: list[dict[str, Any]]) -> None:
-    script = HERE.parent / "tests" / "store_load.py"
     for examples in options.examples[len(kept) :]:
         with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
-            words = [sys.executable, str(script), str(examples), str(options.steps), folder]
-            path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
-            done = subprocess.run(
-                words, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=True
-            )
-            found = json.loads(done.stdout) | {"steps": options.steps}
+            found = filled(folder, examples, options.steps) | {"steps": options.steps}
             # The machine is shared: of the processor's time, too.
             found["stored_per_second"] = examples / found["storing"]
             found["stored_per_busy_second"] = examples / found["storing_busy"]
             found["database_bytes"] = (Path(folder) / "runs.sqlite").stat().st_size
             found["shard_bytes"] = sum(file.stat().st_size for file in Path(folder).rglob("*.safetensors"))
             print(json.dumps(found), flush=True)
-            for name, verb in (
-                ("list", ["list"]),
-                ("show", ["show", "RUN"]),
-                ("csv", ["export", "RUN", "--output", f"{folder}/x.csv"]),
-                ("parquet", ["export", "RUN", "--format", "parquet", "--output", f"{folder}/x.parquet"]),
-                ("json", ["export", "RUN", "--format", "json", "--output", f"{folder}/x.json"]),
-            ):
-                run = tmifpe.Store(folder).runs()[0].key
-                found[name] = timed(["runs", *[run if word == "RUN" else word for word in verb], "--store", folder])
+            found |= {name: timed(words) for name, words in commands(folder).items()}
         kept.append(found)
         print(json.dumps(found), flush=True)
         write(options.out, "store", kept)
+
+
+def exports(options: argparse.Namespace, _: list[dict[str, Any]]) -> None:
+    """Listing and exporting again, in the rows of `store` that are there; their other numbers stay."""
+    rows = json.loads(options.out.read_text())["store"]
+    for row in rows:
+        with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+            filled(folder, row["n"], row["steps"])
+            row |= {name: timed(words) for name, words in commands(folder).items()}
+        print(json.dumps(row), flush=True)
+        write(options.out, "store", rows)
+
+
+def filled(folder: str, examples: int, steps: int) -> dict[str, Any]:
+    """A store with one run, and what tests/store_load.py says of making it."""
+    words = [sys.executable, str(HERE.parent / "tests" / "store_load.py"), str(examples), str(steps), folder]
+    path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(words, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def commands(folder: str) -> dict[str, list[str]]:
+    """What is asked of the one run of a store."""
+    run = tmifpe.Store(folder).runs()[0].key
+    words = {"list": ["list"], "show": ["show", run]}
+    for name in ("csv", "parquet", "json"):
+        words[name] = ["export", run, "--format", name, "--output", f"{folder}/x.{name}"]
+    return {name: ["runs", *each, "--store", folder] for name, each in words.items()}
 
 
 def timed(words: list[str]) -> dict[str, float]:
@@ -289,7 +304,7 @@ def write(path: Path, name: str, rows: list[dict[str, Any]]) -> None:
     path.write_text(json.dumps(found, indent=1) + "\n")
 
 
-VERBS = {"speedup": speedup, "ray": ray, "store": store, "driver": driver}
+VERBS = {"speedup": speedup, "ray": ray, "store": store, "exports": exports, "driver": driver}
 
 
 def main() -> None:

@@ -182,6 +182,8 @@ def against() -> str:
         "`full`",
         "cost of the first",
         "of `full`",
+        "seconds, AutoAttack",
+        "`full`",
     ]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for key, line in LINES.items():
@@ -194,8 +196,29 @@ def against() -> str:
         cells += [", ".join(str(run["robust"]) for run in each) for each in (first, runs)]
         costs = [run["cost"] for run in first], [cost(run) for run in runs]
         cells += [f"{statistics.median(each) / other['cost']:.1%}" for each in costs]
+        cells += [f"{other['seconds']:.0f}", ", ".join(f"{run['seconds']:.0f}" for run in runs)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def seconds() -> str:
+    """What the two columns of seconds are worth, by the line whose seeds differ most."""
+    found, times, ratios = json.loads(OURS.read_text()), {}, []
+    for key, line in LINES.items():
+        if line.autoattack is None or "full" not in found.get(key, {}):
+            continue
+        times[key] = [run["seconds"] for run in found[key]["full"].values()]
+        ratios.append(autoattack(line)["seconds"] / statistics.median(times[key]))
+    widest = max(times, key=lambda key: max(times[key]) / min(times[key]))
+    spent = [cost(run) for run in found[widest]["full"].values()]
+    line = LINES[widest]
+    return (
+        "Seconds are by the wall clock, of single runs at different times on two cores that did other work as well: on "
+        f"{line.title} at {threat(line)} the seeds took {min(times[widest]):.0f} to {max(times[widest]):.0f} s, for "
+        f"costs that differ by {max(spent) / min(spent) - 1:.0%}. AutoAttack took {min(ratios):.1f} to "
+        f"{max(ratios):.0f} times the median of `full`, {statistics.median(ratios):.0f} in the median. Compare by "
+        "cost; [benchmarks](benchmarks.md) has times of the same steps, taken in turns."
+    )
 
 
 def headline() -> str:
@@ -246,7 +269,10 @@ def truth() -> str:
 
 
 def table() -> None:
-    made = {PAGE: {"against": against(), "stages": stages(), "truth": truth()}, README: {"headline": headline()}}
+    made = {
+        PAGE: {"against": against(), "seconds": seconds(), "stages": stages(), "truth": truth()},
+        README: {"headline": headline()},
+    }
     for path, tables in made.items():
         page = path.read_text()
         for name, text in tables.items():

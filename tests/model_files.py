@@ -109,7 +109,7 @@ def save_pt2(path: Path, network: nn.Module, *, batch: int | None = None, exampl
     return path
 
 
-def save_hf(folder: Path, *, normalise: bool = True, size: int = 8, classes: int = CLASSES) -> Path:
+def save_hf(folder: Path, *, normalise: bool = True, size: int = 8, classes: int = CLASSES, sums: bool = False) -> Path:
     transformers = import_extra("transformers", "this test", "hf", uses_torchvision=True)
     config = transformers.ViTConfig(
         hidden_size=8,
@@ -117,20 +117,35 @@ def save_hf(folder: Path, *, normalise: bool = True, size: int = 8, classes: int
         num_attention_heads=2,
         intermediate_size=8,
         image_size=size,
-        patch_size=size // 2,
+        patch_size=size if sums else size // 2,
         num_labels=classes,
     )
-    transformers.ViTForImageClassification(config).save_pretrained(folder)
+    network = transformers.ViTForImageClassification(config)
+    if sums:
+        see_one_sum(network, network.vit.embeddings.patch_embeddings.projection, seed=4)
+    network.save_pretrained(folder)
     if normalise:
         settings = {"do_normalize": True, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.25, 0.2, 0.3]}
         (folder / "preprocessor_config.json").write_text(json.dumps(settings))
     return folder
 
 
+def see_one_sum(network: nn.Module, patches: nn.Conv2d, seed: int) -> None:
+    """Random weights that see of an image, one patch, only the sum of its first channel: what happens in a ball can be
+    tried out along a line. The seed is one with which the class changes twice on the way from black to white."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in network.named_parameters():
+            if name != "logit_scale":
+                weight.copy_(torch.randn(weight.shape, generator=generator))
+        patches.weight.copy_(patches.weight[:, :, :1, :1].expand_as(patches.weight) / patches.weight[0, 0].numel())
+        patches.weight[:, 1:] = 0
+
+
 WORDS = ("cat", "dog", "bird", "fish", "tree")
 
 
-def save_clip(folder: Path) -> Path:
+def save_clip(folder: Path, *, sums: bool = False) -> Path:
     """A random CLIP of 8x8 pixels whose tokenizer spells words letter by letter, with the usual scale of 100."""
     transformers = import_extra("transformers", "this test", "hf", uses_torchvision=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -145,13 +160,16 @@ def save_clip(folder: Path) -> Path:
     ends = {"bos_token_id": len(tokens) - 2, "eos_token_id": len(tokens) - 1}
     config = transformers.CLIPConfig(
         text_config={**small, **ends, "vocab_size": len(tokens), "max_position_embeddings": 48},
-        vision_config={**small, "image_size": 8, "patch_size": 4},
+        vision_config={**small, "image_size": 8, "patch_size": 8 if sums else 4},
         projection_dim=6,
         logit_scale_init_value=math.log(100),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        transformers.CLIPModel(config).save_pretrained(folder)
+        network = transformers.CLIPModel(config)
+    if sums:
+        see_one_sum(network, network.vision_model.embeddings.patch_embedding, seed=9)
+    network.save_pretrained(folder)
     sizes = {"size": {"shortest_edge": 8}, "crop_size": {"height": 8, "width": 8}}
     transformers.CLIPImageProcessor(**sizes).save_pretrained(folder)
     return folder

@@ -34,6 +34,10 @@ def rng_states() -> tuple[Any, ...]:
     return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
 
 
+def modes(model: nn.Module) -> list[bool]:
+    return [module.training for module in model.modules()]
+
+
 # attack(model, x, y, threat).
 
 
@@ -74,11 +78,11 @@ def test_attack_leaves_no_trace():
     model[1].weight.requires_grad_(False)
     model[5].weight.grad = torch.ones_like(model[5].weight)
     before = [(name, p.detach().clone(), p.requires_grad, p.grad) for name, p in model.named_parameters()]
-    modes, buffers = [m.training for m in model.modules()], [b.clone() for b in model.buffers()]
+    before_modes, buffers = modes(model), [b.clone() for b in model.buffers()]
     states, given = rng_states(), (x.clone(), x._version)
     tmifpe.attack(model, x, y, THREAT)
     assert rng_states() == states
-    assert [m.training for m in model.modules()] == modes
+    assert modes(model) == before_modes
     assert all(torch.equal(a, b) for a, b in zip(model.buffers(), buffers, strict=True))
     for (_, weight, wanted, grad), now in zip(before, model.parameters(), strict=True):
         assert torch.equal(weight, now)
@@ -125,6 +129,19 @@ def test_training_with_the_probe_is_the_same_training():
     assert all(torch.equal(with_probe[name], without[name]) for name in without)
     assert told == [(probe.history[0], 0), (probe.history[1], 1)]
     assert all(0 <= one["robust_accuracy"] <= one["clean_accuracy"] <= 1 for one, _ in told)
+
+
+def test_the_probe_leaves_rng_and_modes_alone():
+    """Directly: the training above would not notice a state that it does not read."""
+    probe = RobustProbe(DATA, THREAT, n=12)
+    for training in (True, False):
+        model = network().train(training)
+        model[2].train(not training)
+        before = rng_states(), modes(model), [buffer.clone() for buffer in model.buffers()]
+        assert probe(model, 0) is not None
+        assert rng_states() == before[0]
+        assert modes(model) == before[1]
+        assert all(torch.equal(now, then) for now, then in zip(model.buffers(), before[2], strict=True))
 
 
 def test_the_probe_takes_the_same_stratified_examples_every_time():
@@ -196,11 +213,24 @@ def test_a_lightning_training_with_the_callback_is_the_same_training(tmp_path):
         trainer.fit(module, loader)
         return module.state_dict(), trainer
 
-    callback = RobustAccuracyCallback(DATA, THREAT, n=12, attack="pgd(steps=3)")
+    states: list[tuple[Any, ...]] = []
+
+    class Watched(RobustAccuracyCallback):
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            pl_module.network[2].eval()
+            states.append((rng_states(), modes(pl_module)))
+            super().on_train_epoch_end(trainer, pl_module)
+            states.append((rng_states(), modes(pl_module)))
+            pl_module.network[2].train()
+
+    callback = Watched(DATA, THREAT, n=12, attack="pgd(steps=3)")
     with_callback, trainer = fitted([callback])
     without, _ = fitted([])
     assert all(torch.equal(with_callback[name], without[name]) for name in without)
     assert sorted(callback.probe.history) == [0, 1]
+    assert len(states) == 4
+    assert states[0] == states[1]
+    assert states[2] == states[3]
     logged = {name: float(value) for name, value in trainer.logged_metrics.items()}
     assert logged == pytest.approx(callback.probe.history[1])
 

@@ -5,6 +5,7 @@ A worker costs three seconds, most of it the import of torch, so that the quick 
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import signal
 import subprocess
@@ -16,10 +17,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import tmifpe
 from tests.stores import ask, command, environment, same
 from tests.trouble import HUNG, ONE, POISONED, THREAT, alive, all_gone, check_trouble, make_trouble, offspring, wait_for
+from tmifpe.cli import app
 from tmifpe.core.errors import InputError
 from tmifpe.engines import Processes, find_places
 from tmifpe.engines.memory import run_in_memory
@@ -28,6 +31,7 @@ from tmifpe.evaluation.prepare import prepare
 from tmifpe.run.request import Request
 from tmifpe.run.shard import Job
 from tmifpe.run.spec import Plan
+from tmifpe.store import Store
 
 
 @pytest.fixture
@@ -92,6 +96,23 @@ def test_a_poisoned_rest_is_incomplete_again(trouble, tmp_path):
     first, again = (tmifpe.evaluate(model, data, THREAT, ONE, workers=1, **options) for _ in range(2))
     assert [failure.shard for failure in first.failures] == [failure.shard for failure in again.failures] == [POISONED]
     assert (again.resumed, again.bounds) == (2 * HUNG - 2, first.bounds)
+
+
+def test_the_command_names_the_poisoned_shard_and_exits_with_4(trouble, tmp_path):
+    (tmp_path / "killed").touch()  # this one has another test
+    x, y = (each[: 2 * HUNG] for each in trouble[1])
+    np.savez(tmp_path / "data.npz", images=x.numpy(), labels=y.numpy())
+    words = ["evaluate", f"{tmp_path}/trouble.py:make", "--data", f"npz:{tmp_path}/data.npz", "--eps", "0.1"]
+    words += ["--steps", "2", "--shard-size", "2", "--batch-size", "2", "--no-checks", "--workers", "1"]
+    words += ["--retries", "0", "--store", str(tmp_path / "store"), "--json"]
+    done = CliRunner().invoke(app, words)  # here, where torch is imported already
+    assert done.exit_code == 4, done.output
+    told = json.loads(done.stdout)
+    assert [(one["shard"], one["attempts"]) for one in told["failures"]] == [(POISONED, 1)]
+    assert "poisoned" in told["failures"][0]["error"]
+    assert (told["robust_accuracy"], told["missing"], told["n"]) == (None, 2, 2 * HUNG - 2)
+    (run,) = Store(tmp_path / "store").runs()
+    assert run.done == 2 * HUNG - 2, "the others are stored"
 
 
 @pytest.mark.slow

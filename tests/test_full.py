@@ -19,6 +19,8 @@ from tmifpe.core.types import Data
 from tmifpe.run.spec import RunSpec
 
 THREAT = Threat("linf", 0.15)
+FEW = [0, 1, 6, 8, 28, 29]
+"""Digits that are broken at once, late and not at all, after one stage and after several."""
 
 
 class Counting(nn.Module):
@@ -177,40 +179,50 @@ class TestNear:
         assert isinstance(spec, RunSpec)
 
 
-def shortened(stage: Any) -> Any:
-    if isinstance(stage, Near | Outside):
-        return dataclasses.replace(stage, attack=shortened(stage.inner))
-    return dataclasses.replace(stage, steps=max(4, stage.steps // 5))
+def shortened(by: int) -> Sequence:
+    """`full` with a fraction of the steps of every stage, of which the later ones then break more."""
+
+    def short(stage: Any) -> Any:
+        if isinstance(stage, Near | Outside):
+            return dataclasses.replace(stage, attack=short(stage.inner))
+        return dataclasses.replace(stage, steps=max(4, stage.steps // by))
+
+    return Sequence(tuple(short(stage) for stage in full().stages))
 
 
 class TestFull:
     def digits(self, limit: int = 24) -> tuple[tmifpe.Classifier, Data]:
         return tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=limit)
 
-    def check_cuts(self, attack: Sequence, cuts: list[tuple[int, int]]) -> None:
-        """Rows that are broken at once, late, by a later stage, and not at all, after one stage and after several."""
-        rows = [0, 1, 6, 8, 28, 29]
-        model, data = self.digits(30)
+    def check_cuts(self, attack: Sequence, rows: list[int], cuts: list[tuple[int, int]]) -> tmifpe.Result:
+        """The same outcomes of these rows, which ascend, in one batch, reversed, and in every cut (batch, shard)."""
+        model, data = self.digits(max(rows) + 1)
         asked = {"precision": "fp64", "checks": False}
         result = tmifpe.evaluate(model, data, THREAT, attack, indices=rows, **asked)
         whole = result.outcomes
         assert 0 < whole.fooled.sum() < len(whole)
         assert sum(stage.examples > 0 for stage in result.stages) >= 4
-        for batch, shard in cuts:
-            cut = {"batch_size": batch, "shard_size": shard}
-            part = tmifpe.evaluate(model, data, THREAT, attack, indices=rows, **cut, **asked).outcomes
-            for name in ("fooled", "stage", "steps_used"):
-                assert (getattr(part, name) == getattr(whole, name)).all(), (batch, shard, name)
-        turned = tmifpe.evaluate(model, data, THREAT, attack, indices=rows[::-1], **asked).outcomes
-        assert (turned.fooled[::-1] == whole.fooled).all()
+        others: list[dict[str, Any]] = [{"batch_size": batch, "shard_size": shard} for batch, shard in cuts]
+        for cut in [{"indices": rows[::-1]}, *others]:
+            part = tmifpe.evaluate(model, data, THREAT, attack, **({"indices": rows} | cut), **asked).outcomes
+            order = part.index.argsort()
+            for name in ("index", "fooled", "stage", "steps_used"):
+                assert (getattr(part, name)[order] == getattr(whole, name)).all(), (cut, name)
+        return result
 
     def test_outcomes_do_not_depend_on_batch_shard_or_order(self):
-        self.check_cuts(full(), [(4, 3)])
+        self.check_cuts(full(), FEW, [(4, 3)])
 
     @pytest.mark.numerical
     @pytest.mark.convolutional
     def test_nor_do_those_of_its_stages_with_a_fifth_of_the_steps(self):
-        self.check_cuts(Sequence(tuple(shortened(stage) for stage in full().stages)), [(1, 6), (4, 3)])
+        self.check_cuts(shortened(5), FEW, [(1, 6), (4, 3)])
+
+    @pytest.mark.numerical
+    @pytest.mark.convolutional
+    def test_nor_in_batches_of_7_and_of_64_where_later_stages_break_some(self):
+        found = self.check_cuts(shortened(20), [*range(63), 104, 214, 391], [(7, 20), (64, 66)])
+        assert {0, 1, 2} < set(found.outcomes.stage.tolist())
 
     def test_costs_add_up_and_no_broken_example_is_attacked_again(self):
         model, data = self.digits(60)

@@ -285,6 +285,52 @@ def test_timm_resizes_as_its_configuration(tmp_path: Path) -> None:
     assert (found - expected).abs().max() < 0.05 * expected.std()
 
 
+# Robust accuracy, by trying out the ball
+
+
+def their_vit_logits(folder: Path, x: Tensor) -> Tensor:
+    hf = transformers()
+    pixels = hf.ViTImageProcessor.from_pretrained(folder)(x, do_rescale=False, return_tensors="pt")
+    with torch.no_grad():
+        return hf.ViTForImageClassification.from_pretrained(folder).eval()(**pixels).logits
+
+
+def robust_by_trial(logits: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, eps: float) -> Tensor:
+    """Which examples no point of the ball breaks, where only the sum of the first channel matters: it takes all its
+    values, in ball and box, on the line through the image to the brightest and the darkest point."""
+    line = torch.linspace(-eps, eps, 201)
+    z = logits((x[:, None] + line[:, None, None, None]).clamp(0, 1).flatten(0, 1)).double().unflatten(0, (len(x), -1))
+    rest = z.scatter(2, y[:, None, None].expand(-1, 201, 1), -math.inf)
+    margin = z.gather(2, y[:, None, None].expand(-1, 201, 1))[..., 0] - rest.amax(dim=2)
+    least, step = margin.amin(dim=1), margin.diff(dim=1).abs().amax(dim=1)
+    assert (least.abs() > step).all(), "choose another eps: an example lies on the edge"
+    return least > 0
+
+
+@pytest.mark.parametrize("kind", ["clip", "hf"])
+def test_robust_accuracy_is_what_trying_finds(kind: str, tmp_path: Path) -> None:
+    """Of CLIP and of a classifier of transformers, as these compute themselves with their own processors."""
+    if kind == "clip":
+        folder = save_clip(tmp_path / kind, sums=True)
+        sentences = [f"a photo of a {word}." for word in WORDS]
+        model = load_model(f"clip:{folder}", classes=WORDS)
+    else:
+        folder, sentences = save_hf(tmp_path / kind, sums=True), []
+        settings = json.loads((folder / "preprocessor_config.json").read_text())
+        (folder / "preprocessor_config.json").write_text(json.dumps(VIT | settings))
+        model = load_model(f"hf:{folder}")
+
+    def logits(x: Tensor) -> Tensor:
+        return their_logits(folder, x, sentences) if kind == "clip" else their_vit_logits(folder, x)
+
+    x = (torch.linspace(0, 1, 32)[:, None, None, None] + images(32) / 10 - 0.05).clamp(0, 1)
+    y = logits(x).argmax(dim=1)
+    robust = robust_by_trial(logits, x, y, 0.08)
+    assert 5 < int(robust.sum()) < 27
+    result = tmifpe.evaluate(model, (x, y), Threat("linf", 0.08), ATTACK)
+    assert (result.outcomes.robust == robust.numpy()).all()
+
+
 # Ensembles
 
 

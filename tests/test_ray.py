@@ -75,6 +75,38 @@ def test_an_address_where_no_ray_answers(answering, answer, said):
         pass
 
 
+def test_an_address_that_never_answers_is_given_up_within_30_seconds(monkeypatch):
+    """To connect and to be answered may each take as long as there is patience for, as if all of it were taken."""
+    patience = []
+
+    class Silent:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def settimeout(self, seconds: float) -> None:
+            patience.append(seconds)
+
+        def sendall(self, _: bytes) -> None:
+            pass
+
+        def recv(self, _: int) -> bytes:
+            raise TimeoutError("timed out")
+
+    def connected(_: object, timeout: float) -> Silent:
+        patience.append(timeout)
+        return Silent()
+
+    monkeypatch.delenv("RAY_USE_TLS", raising=False)
+    monkeypatch.setattr(socket, "create_connection", connected)
+    with pytest.raises(InputError, match="no Ray cluster answers"):
+        cluster._reach("10.0.0.5:6379")
+    assert len(patience) == 2
+    assert 0 < sum(patience) <= 30
+
+
 def test_an_address_where_nobody_listens(monkeypatch):
     pytest.importorskip("ray")
     with socket.socket() as taken:

@@ -35,8 +35,9 @@ def measured() -> dict:
 
 def test_the_page_is_up_to_date(strength):
     page = (ROOT / "docs" / "strength.md").read_text()
-    for made in (strength.against(), strength.stages(), strength.truth()):
+    for made in (strength.against(), strength.seconds(), strength.stages(), strength.truth()):
         assert made in page, "run python benchmarks/strength.py table"
+    assert strength.headline() in (ROOT / "README.md").read_text()
 
 
 def test_full_is_at_or_below_autoattack_for_a_fraction_of_its_cost(strength):
@@ -47,6 +48,27 @@ def test_full_is_at_or_below_autoattack_for_a_fraction_of_its_cost(strength):
         other, runs = strength.autoattack(strength.LINES[key]), found[key]["full"].values()
         assert statistics.median(run["robust"] for run in runs) <= other["robust"] + ABOVE.get(key, 0), key
         assert max(strength.cost(run) for run in runs) <= MOST.get(key, 0.05) * other["cost"], key
+
+
+def test_what_is_said_of_its_cost_and_of_the_lines_held_out(strength):
+    """In README, CHANGELOG, docs/doors.md and docs/which-attack.md."""
+    found, dearest, times = measured(), [], []
+    for key, line in strength.LINES.items():
+        if line.autoattack is None:
+            continue
+        other, costs = strength.autoattack(line), [strength.cost(run) for run in found[key]["full"].values()]
+        times.append(other["cost"] / statistics.median(costs))
+        if line.norm != "l1":
+            dearest.append((statistics.median(costs) / other["cost"], max(costs) / other["cost"]))
+    assert len(dearest) == 14
+    assert [f"{max(column):.2%}" for column in zip(*dearest, strict=True)] == ["4.78%", "4.89%"]
+    held_out = json.loads((ROOT / "docs" / "data" / "strength-held-out.json").read_text())
+    above = [line["full"]["robust"] - line["autoattack"]["robust"] for line in held_out]
+    assert sorted(above)[-2:] == [0, 2]
+    assert f"{max(line['full']['cost'] / line['autoattack']['cost'] for line in held_out):.1%}" == "6.3%"
+    times += [line["autoattack"]["cost"] / line["full"]["cost"] for line in held_out]
+    assert len(times) == 24
+    assert [round(kind(times)) for kind in (min, statistics.median, max)] == [11, 29, 76]
 
 
 def test_the_truth_is_never_passed(strength):

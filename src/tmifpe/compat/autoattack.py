@@ -83,7 +83,7 @@ class Logger:
 
 
 class AutoAttack:
-    """AutoAttack's constructor and methods. `standard` runs tmifpe's `full`, at or below it by measurement.
+    """AutoAttack's constructor and methods. `standard` runs tmifpe's `full` (docs/strength.md compares them).
 
     version: `standard`; `rand` (apgd-ce and apgd-dlr, averaged over 20 draws); `custom` with `attacks_to_run`, of
         apgd-ce, apgd-dlr, square and every attack of tmifpe (`full`, `multi-targeted`, `pgd(loss=cw)`).

@@ -44,7 +44,7 @@ class MultiAttack(Attack):
 
 
 class AutoAttack(Attack):
-    """`standard` runs tmifpe's `full`, at or below AutoAttack by measurement; other versions are refused."""
+    """`standard` runs tmifpe's `full` (docs/strength.md compares them); other versions are refused."""
 
     def __init__(
         self,
