@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,10 @@ from torch import Tensor, nn
 
 import tmifpe
 from tmifpe import PGD, Threat, evaluate
+from tmifpe.attacks.loop import Loop, Problem
+from tmifpe.attacks.loop.parts import FEWEST, PartedQueries
 from tmifpe.attacks.loop.queries import Queries
-from tmifpe.core.errors import InputError, ModelError
+from tmifpe.core.errors import InputError
 from tmifpe.data import as_data
 from tmifpe.engines.parcel import Order
 from tmifpe.evaluation import prepare
@@ -209,16 +212,19 @@ def test_a_randomised_model_is_left_alone():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def tries(model: Any, attack: str = "pgd", **options: Any) -> list[str]:
+def tries(model: Any, attack: str | PGD = "pgd", **options: Any) -> list[str]:
     """What would be tried, in order."""
     bench = Bench(replace(prepared(model), **options), images())
     return [
         " ".join(f"{name}={value}" for name, value in change.items())
-        for change in choosing._changes(bench, tmifpe.get_attack(attack), 256, True)
+        for change in choosing._changes(
+            bench, attack if isinstance(attack, PGD) else tmifpe.get_attack(attack), 256, True
+        )
     ]
 
 
 def test_what_is_tried(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(choosing, "_LONG", 0.0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     copies = [
         "folded=True channels_last=True",
@@ -239,6 +245,10 @@ def test_what_is_tried(monkeypatch: pytest.MonkeyPatch):
     assert tries(network().double(), dtype=torch.float64) == [alone]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
     assert tries(network())[1] == "parts=8 threads=8"  # of 32 rows
+    others = PGD(loss=lambda z, y, _: -z.gather(1, y[:, None])[:, 0])  # which may not be made for several threads
+    assert tries(network(), others)[1] == "channels_last=True"
+    monkeypatch.setattr(choosing, "_LONG", 1e9)  # a pass is mostly Python
+    assert tries(network())[1] == "channels_last=True"
 
 
 class Liar(nn.Module):
@@ -266,28 +276,74 @@ class Remembers(nn.Module):
         return inner + self.seen.flatten(1)
 
 
-@pytest.mark.parametrize("smooth", [None, 2.0])
-def test_parts_give_what_the_whole_gives(smooth: float | None):
-    model = Remembers().eval().requires_grad_(False)
-    made = tuned(prepared(model), Tuning(parts=3, threads=1))
-    assert len(made.copies) == 3
+@pytest.fixture
+def parted() -> tuple[nn.Module, Problem, PartedQueries]:
+    """A model that no two threads may share, in float64, with a copy for each of three parts."""
+    model = Remembers().double().eval().requires_grad_(False)
+    made = tuned(PreparedModel(model, torch.float64, CPU), Tuning(parts=3, threads=1))
     assert {id(weight) for copied in made.copies for weight in copied.parameters()} == {
         id(weight) for weight in cast(nn.Module, made.fast).parameters()
     }
-    x, whole, plain = images(32), Queries(made.fast), Queries(model)
-    parts = followed(made, whole)
-    share = None if smooth is None else torch.linspace(0, smooth, 32)
-    mine, theirs = (queries.look(x, lambda z: z[:, 0] ** 2, share) for queries in (parts, plain))
-    # Each logit is a sum of about a hundred rounded products of numbers of size 1, in an order that may differ.
-    assert torch.allclose(mine.logits, theirs.logits, rtol=1e-5, atol=1e-5)
-    assert torch.allclose(mine.value, theirs.value, rtol=1e-4, atol=1e-4)
-    assert torch.allclose(mine.grad, theirs.grad, rtol=1e-3, atol=1e-4)
-    assert (whole.tally, whole.notes) == (plain.tally, plain.notes)
-    few = parts.look(x[:5], lambda z: z[:, 0])
-    assert len(few.logits) == 5
-    assert whole.tally.forwards == 37
-    with pytest.raises(ModelError, match="failed on"):
-        parts.look(torch.rand(32, 3, 9, 9), lambda z: z[:, 0])
+    x = images(3 * FEWEST).double()
+    problem = Problem(x, model(x).argmax(dim=1), None, torch.arange(len(x)), Threat("linf", 0.3))
+    queries = followed(made, Queries(model, torch.float64))
+    assert isinstance(queries, PartedQueries)
+    return model, problem, queries
+
+
+@pytest.mark.parametrize("mode", ["verdict", "strongest"])
+@pytest.mark.parametrize("smooth", [0.0, 2.0])
+def test_parts_find_what_one_loop_finds(parted: Any, smooth: float, mode: str):
+    model, problem, queries = parted
+    plain, told, busy = Queries(model, torch.float64), [], []
+
+    def verify(adv: Tensor, rows: Problem) -> Tensor:
+        busy.append(len(busy))
+        time.sleep(0.002)  # so that the others come in between
+        assert busy.pop() == 0, "one at a time"
+        return rows.succeeded(model(adv).argmax(dim=1))
+
+    def tick(done: int, broken: int) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        told.append((done, broken, queries.tally.forwards))
+
+    attack = PGD(steps=4, smooth=smooth)
+    mine = attack.run(problem, queries, Loop(32, mode, verify, tick))
+    theirs = attack.run(problem, plain, Loop(32, mode, verify))
+    assert torch.equal(mine.fooled, theirs.fooled)
+    assert 0 < int(mine.fooled.sum()) < len(problem)
+    # Products round differently in batches of another size; four steps make it a thousand times as large.
+    torch.testing.assert_close(mine.margin, theirs.margin, rtol=0, atol=1e-10)
+    assert (queries.tally.forwards, queries.notes) == (plain.tally.forwards, plain.notes)
+    # A last look has a gradient if another row of its batch needs one.
+    assert abs(queries.tally.backwards - plain.tally.backwards) <= len(problem)
+    assert told == sorted(told)
+    assert told[-1][:2] == (len(problem), int(mine.fooled.sum()))
+
+
+def test_few_rows_are_one_loop(parted: Any, monkeypatch: pytest.MonkeyPatch):
+    _, problem, queries = parted
+    monkeypatch.setattr("tmifpe.attacks.loop.loop.run_parts", lambda *_: pytest.fail("in parts"))
+    few = problem.take(torch.arange(3 * FEWEST - 1))
+    assert len(PGD(steps=1).run(few, queries, Loop(32)).fooled) == len(few)
+
+
+def test_what_one_part_meets_ends_all(parted: Any):
+    _, problem, queries = parted
+    alive = threading.active_count()
+    hook = queries.copies[1].register_forward_hook(lambda *_: torch.zeros(3))
+    with pytest.raises(InputError, match="logits"):
+        PGD(steps=1000).run(problem, queries, Loop(32))
+    hook.remove()
+
+    def enough(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        PGD(steps=1000).run(problem, queries, Loop(32, tick=enough))
+    assert queries.tally.forwards < 100 * len(problem)
+    queries._workers.shutdown()  # at once, since nobody works any more
+    assert threading.active_count() <= alive
 
 
 @pytest.mark.numerical
@@ -339,22 +395,25 @@ def test_the_likely_candidate_must_only_not_lose(monkeypatch: pytest.MonkeyPatch
     assert found.gain == pytest.approx(1 / seconds if taken else 1.0)
 
 
-@pytest.mark.parametrize("share", [1.0, 0.0])  # sure on either side: the clocks are read one after the other
-def test_parts_are_tried_in_any_case_where_others_use_the_cores(monkeypatch: pytest.MonkeyPatch, share: float):
-    """Even if there is time for no second race: a pass whose threads get less time than it takes is in a crowd."""
-    monkeypatch.setattr("tmifpe.run.tune.bench.time.process_time", lambda: 2 * share * time.perf_counter())
-    monkeypatch.setattr(Bench, "left", 0.0)
-    raced: list[Tuning] = []
+@pytest.mark.parametrize(("rows", "raced"), [(64, True), (60, False)])
+def test_parts_are_raced_on_as_many_rows_as_the_run_has(monkeypatch: pytest.MonkeyPatch, rows: int, raced: bool):
+    """With fewer, the share of Python would be larger than in the run, and they are taken if they are right."""
+    asked: list[Tuning] = []
 
     def race(self: Bench, best: Tuning, candidate: Tuning, least: float = 1.03) -> Tuning:
-        raced.append(candidate)
+        asked.append(candidate)
         return best
 
     monkeypatch.setattr(Bench, "race", race)
-    x, y = data(64)
+    monkeypatch.setattr(choosing, "_LONG", 0.0)
+    kept = as_data(data(64))
+    monkeypatch.setattr(choosing, "SHARE", rows * 16 / (64 * 100))
+    monkeypatch.setattr(choosing, "_SHORTEST", 0.0)
     with using_threads(2):
-        choose(prepared(network()), as_data((x, y)), Plan(64, 64, 64), SMOOTH, "full", grows=False)
-    assert [bool(one.parts) for one in raced] == ([False] if share == 1 else [False, True])
+        found = choose(prepared(network()), kept, Plan(64, 64, 64), SMOOTH, "auto", grows=False)
+    assert found is not None
+    assert any(one.parts for one in asked) == raced
+    assert found.parts == (None if raced else 2)
 
 
 def test_two_batches_of_a_shard_are_one():

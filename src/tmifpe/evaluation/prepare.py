@@ -25,7 +25,7 @@ from tmifpe.checks.model import ModelChecks
 from tmifpe.checks.sample import is_randomised
 from tmifpe.checks.survivors import SecondAttacks, Source, led_stages
 from tmifpe.core.errors import InputError
-from tmifpe.core.extensions import require_identified
+from tmifpe.core.extensions import is_external, require_identified
 from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model, Threat
 from tmifpe.data import as_data, coverage, in_box, stratified, subset
@@ -277,6 +277,8 @@ class Prepared:
         tuning = plan.tuning
         if tuning is None:
             return job
+        if is_external(attack_spelling(job.attack)):  # chosen for another column, whose code may run in several threads
+            tuning = replace(tuning, parts=None, threads=None)
         size = tuning.batch_size if tuning.batch_size is not None and not job.keeps_batches else job.batch_size
         return replace(job, prepared=tuned(self.model, tuning), tuning=tuning, batch_size=size)
 

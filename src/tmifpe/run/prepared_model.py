@@ -31,7 +31,7 @@ class PreparedModel:
     fast: Model | None = None
     """A copy that runs faster, which attacks follow; the model itself gives the verdicts."""
     copies: tuple[Model, ...] = ()
-    """More of `fast`, one for every part that the rows of a batch are cut into; empty where they are not."""
+    """More of `fast`, one for every part that the rows are dealt to; empty where there is one loop for all."""
 
     @property
     def image_dtype(self) -> torch.dtype:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from tmifpe.attacks.loop.parts import FEWEST, PartedQueries, run_parts
 from tmifpe.attacks.loop.queries import Evaluated, Objective, Queries
 from tmifpe.attacks.loop.rows import Problem, Rows, Verdicts
 from tmifpe.core import numerics
@@ -338,6 +339,11 @@ def run_loop(attack: Steps, problem: Problem, queries: Queries, loop: Loop) -> V
         problem = replace(problem, clean=clean)
     # The loop moves all that a row has, so what earlier stages found stays behind.
     problem = replace(problem, reached=None, spread=None, best=None)
+    if isinstance(queries, PartedQueries) and len(problem) >= FEWEST * len(queries.copies):
+        verdicts = blank(problem)
+        for rows, found in run_parts(lambda *part: _Run(attack, *part).go(), problem, queries, loop):
+            verdicts.put(rows, found)
+        return verdicts
     return _Run(attack, problem, queries, loop).go()
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from tmifpe.attacks.loop.parts import PartedQueries
 from tmifpe.attacks.loop.queries import Queries
 from tmifpe.run.prepared_model import PreparedModel
 from tmifpe.run.tune.executor import followed, tuned, using_threads
@@ -22,8 +23,6 @@ PASSES = 2 * (1 + _ROUNDS)
 """Of a race: each side has one that warms up and is compared, and then the timed ones."""
 BETTER = 1.03
 """How much faster a candidate must be: less is noise."""
-_ALONE = 0.75
-"""The share of its threads' time that a pass gets where nobody else wants the cores; waiting threads count as busy."""
 _LOGITS = 1e-5
 """How far the logits of a candidate may be from the model's own, in units of the largest (of 1 at least)."""
 _GRADIENTS = 0.1
@@ -44,12 +43,7 @@ class Bench:
         plain = Queries(self.prepared.model, self.prepared.dtype)
         self._contestants: dict[Tuning, Queries] = {Tuning(): plain}
         _, cold, _ = self._pass(plain, self.x)
-        used = time.process_time()
         self.first, self._logits, self._grad = self._pass(plain, self.x)
-        threads = torch.get_num_threads() if self.prepared.device.type == "cpu" else 1
-        self.crowded = threads > 1 and time.process_time() - used < _ALONE * threads * self.first
-        """Whether others use the cores, too: threads that could not all run. Those that wait for each other then wait
-        for the others as well, at every operation."""
         self.steady = bool((cold == self._logits).all())
         """Whether the model gives the same images the same logits."""
 
@@ -75,6 +69,12 @@ class Bench:
                 taken.append(self._seconds(queries, tuning, clock))
         ratio = min(times[0]) / min(times[1])
         return replace(candidate, gain=best.gain * ratio) if ratio > least else best
+
+    def trusted(self, best: Tuning, candidate: Tuning) -> Tuning:
+        """The candidate if it gives what the model gives, however long it takes."""
+        queries = self._queries(candidate)
+        right = queries is not None and self._warm(queries, candidate)
+        return replace(candidate, gain=best.gain) if right else best
 
     def _queries(self, tuning: Tuning) -> Queries | None:
         """Of the model as `tuning` says; None where that cannot be made."""
@@ -118,10 +118,20 @@ class Bench:
         self, queries: Queries, x: Tensor, clock: Callable[[], float] = time.perf_counter
     ) -> tuple[float, Tensor, Tensor]:
         """Seconds, logits and gradient of one forward and backward pass."""
+
+        def value(logits: Tensor) -> Tensor:
+            return logits.sum(dim=1)
+
         began = self._now(clock)
-        found = queries.look(x, lambda logits: logits.sum(dim=1))
+        if isinstance(queries, PartedQueries):
+            parts, pieces = queries.parts(), x.tensor_split(len(queries.copies))
+            found = queries.each(lambda k: parts[k].look(pieces[k], value))
+        else:
+            found = [queries.look(x, value)]
         seconds = self._now(clock) - began
-        return seconds, found.logits.float(), torch.zeros_like(x) if found.grad is None else found.grad
+        grads = [one.grad for one in found if one.grad is not None]
+        logits = torch.cat([one.logits for one in found]).float()
+        return seconds, logits, torch.cat(grads) if grads else torch.zeros_like(x)
 
     def _now(self, clock: Callable[[], float]) -> float:
         if self.prepared.device.type == "cuda":

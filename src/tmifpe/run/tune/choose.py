@@ -16,6 +16,8 @@ from torch import nn
 
 from tmifpe.attacks import Attack, attack_spelling
 from tmifpe.attacks.loop.frozen import preserved_state
+from tmifpe.attacks.loop.parts import FEWEST
+from tmifpe.core.extensions import is_external
 from tmifpe.core.types import Data
 from tmifpe.run.prepared_model import PreparedModel
 from tmifpe.run.spec import Plan
@@ -31,8 +33,9 @@ _FEWEST = 4
 _SHORTEST = 0.02
 """Seconds: to choose in less would be to guess."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_IN_A_PART = 32
-"""Rows at least, where a batch is cut into parts."""
+_LONG = 0.02
+"""Seconds of a pass from which on rows are dealt to parts: several times what a look takes in Python, of which only one
+thread runs at a time. It cannot be raced on fewer rows than the run will have: the share of Python would be larger."""
 _COMPILING = 60.0
 """Seconds that compiling a network takes, about."""
 
@@ -71,15 +74,17 @@ def choose(
         best, raced = Tuning(), {Tuning()}
         for number, change in enumerate(_changes(bench, attack, most, here)):
             likely = number == 0 and "folded" in change
-            pressing = likely or (bench.crowded and "parts" in change)
             # A race takes about twice its passes, since a copy is made; some are worth going over the limit.
-            if not pressing and bench.left < 2 * PASSES * bench.first:
+            if not likely and not change.get("parts") and bench.left < 2 * PASSES * bench.first:
                 break
             candidate = replace(best, gain=1.0, **change)
             if candidate not in raced:
                 raced.add(candidate)
-                # What most networks gain by must only not be seen to lose.
-                best = bench.race(best, candidate, 1 / BETTER if likely else BETTER)
+                if "parts" in change and size < most:
+                    best = bench.trusted(best, candidate)
+                else:
+                    # What most networks gain by must only not be seen to lose.
+                    best = bench.race(best, candidate, 1 / BETTER if likely else BETTER)
         if grows:
             best = _grown(bench, best, plan, size)
     return replace(best, seconds=time.perf_counter() - bench.began)
@@ -106,12 +111,14 @@ def _changes(bench: Bench, attack: Attack, most: int, here: bool) -> Iterator[di
     prepared = bench.prepared
     copies, images = _may_copy(prepared), bench.x.dim() == 4
     threads = torch.get_num_threads() if here and prepared.device.type == "cpu" else 1
-    count = min(threads, most // _IN_A_PART)
-    parts: dict[str, Any] = {"parts": count, "threads": max(1, threads // count)} if count > 1 else {}
+    count = min(threads, most // FEWEST)
+    # Nobody knows whether code from outside can run in several threads at once.
+    apart = count > 1 and not is_external(attack_spelling(attack)) and bench.first / len(bench.x) * most > _LONG
+    parts: dict[str, Any] = {"parts": count, "threads": max(1, threads // count)} if apart else {}
     if copies:
         # Most networks gain by both, and a short run has time for one race only.
         yield {"folded": True, "channels_last": images}
-        if parts:  # pays where other programs are at work, too: threads that share every operation wait for each other
+        if parts:
             yield parts
         if images:
             yield {"channels_last": True}

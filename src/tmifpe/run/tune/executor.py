@@ -13,8 +13,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from tmifpe.attacks.loop.parts import PartedQueries
 from tmifpe.attacks.loop.queries import Queries
-from tmifpe.attacks.loop.split import SplitQueries
 from tmifpe.run.prepared_model import PreparedModel
 from tmifpe.run.spec import PRECISIONS
 from tmifpe.run.tune.fold import folded
@@ -38,7 +38,7 @@ def followed(prepared: PreparedModel, queries: Queries) -> Queries:
     if not prepared.copies:
         return replace(queries, model=prepared.fast)
     shared = (queries.dtype, queries.eot, queries.tally, queries.stages, queries.notes)
-    return SplitQueries(prepared.fast, *shared, copies=prepared.copies)
+    return PartedQueries(prepared.fast, *shared, copies=prepared.copies)
 
 
 def _twin(network: nn.Module) -> nn.Module:

@@ -40,7 +40,7 @@ class Tuning:
     threads: int | None = None
     """Of torch, on a CPU; None for as many as there were."""
     parts: int | None = None
-    """Into which the rows of a batch are cut, each run in a thread of its own (`SplitQueries`); None for one."""
+    """To which the rows are dealt, each a loop in a thread of its own (`run_parts`); None for one loop."""
     batch_size: int | None = None
     """Rows per batch; None for that of the plan."""
     gain: float = 1.0
