@@ -342,7 +342,7 @@ def test_what_one_part_meets_ends_all(parted: Any):
     with pytest.raises(KeyboardInterrupt):
         PGD(steps=1000).run(problem, queries, Loop(32, tick=enough))
     assert queries.tally.forwards < 100 * len(problem)
-    queries._workers.shutdown()  # at once, since nobody works any more
+    queries.workers.shutdown()  # at once, since nobody works any more
     assert threading.active_count() <= alive
 
 

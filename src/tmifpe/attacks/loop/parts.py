@@ -44,7 +44,7 @@ class PartedQueries(Queries):
     def __post_init__(self) -> None:
         # Each uses as many of torch's threads as the one that makes them: torch keeps the number by thread.
         given = (torch.get_num_threads(),)
-        self._workers = ThreadPoolExecutor(
+        self.workers = ThreadPoolExecutor(
             len(self.copies), "tmifpe-rows", initializer=torch.set_num_threads, initargs=given
         )
 
@@ -54,7 +54,7 @@ class PartedQueries(Queries):
 
     def each(self, work: Callable[[int], T]) -> list[T]:
         """What comes of `work(0)`, `work(1)`, ... in as many threads as there are copies."""
-        return list(self._workers.map(work, range(len(self.copies))))
+        return list(self.workers.map(work, range(len(self.copies))))
 
 
 def run_parts(one: RunPart, problem: Problem, queries: PartedQueries, loop: Loop) -> list[tuple[Tensor, Verdicts]]:
@@ -101,7 +101,7 @@ def run_parts(one: RunPart, problem: Problem, queries: PartedQueries, loop: Loop
                 before.forwards, before.backwards = now.forwards, now.backwards
                 queries.notes |= set(part.notes)
 
-    running = [queries._workers.submit(work, k) for k in range(count)]
+    running = [queries.workers.submit(work, k) for k in range(count)]
     try:
         left = count
         while left:
