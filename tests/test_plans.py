@@ -148,8 +148,14 @@ def test_gates_certificates_and_examples_of_a_run():
             '[[run]]\nmodel = "digits-robust"\nloss = "tmipfe"\n',
             "line 1: .* did you mean 'tmifpe'",
         ),
-        ('[[run]]\nmodel = "digits-robust"\nfail_below = 40\n', r"line 3: fail_below is a fraction .*, got 40; 40 % is 0.4"),
-        ('[[run]]\nmodel = "digits-robust"\nfail_below_clean = -1\n', r"line 3: fail_below_clean is a fraction .*, got -1$"),
+        (
+            '[[run]]\nmodel = "digits-robust"\nfail_below = 40\n',
+            r"line 3: fail_below is a fraction .*, got 40; 40 % is 0.4",
+        ),
+        (
+            '[[run]]\nmodel = "digits-robust"\nfail_below_clean = -1\n',
+            r"line 3: fail_below_clean is a fraction .*, got -1$",
+        ),
         ("[defaults]\nfail_below_lower = 101\n", r"line 2: fail_below_lower is a fraction .*, got 101$"),
         ('[[run]]\nmodel = "digits-robust"\nfail_below_lowr = 0.4\n', "line 3: .* did you mean 'fail_below_lower'"),
         ('[[run]]\nmodel = "digits-robust"\ncertify = 1\n', "line 3: certify must be true or false, got 1"),

@@ -40,8 +40,8 @@ def check_direction(attacks: list[Stepwise], correct: Sample) -> Iterator[Flag]:
         yield flag("loss-lowers-margin", seen)
 
 
-def logit_gradient(attack: Stepwise, sample: Sample, dtype: torch.dtype) -> Tensor:
-    """d objective / d logits (n, K) at the clean logits, in this dtype."""
+def logit_gradient(attack: Stepwise, sample: Sample, dtype: torch.dtype | None) -> Tensor:
+    """d objective / d logits (n, K) at the clean logits, in this dtype, or their own."""
     objective = attack.objective(sample.problem, attack.init(sample.problem))
     with torch.enable_grad():
         leaf = sample.logits.detach().to(dtype).requires_grad_()

@@ -44,7 +44,9 @@ def point_remarks(
 def _units(flat: Tensor, share: float, threat: Threat) -> str:
     low, high = (float(edge) for edge in torch.aminmax(flat))
     who = "All" if share == 1 else "Most"
-    said = f"{who} points lie outside the box [{threat.low:g}, {threat.high:g}]: they reach from {low:.4g} to {high:.4g}"
+    said = (
+        f"{who} points lie outside the box [{threat.low:g}, {threat.high:g}]: they reach from {low:.4g} to {high:.4g}"
+    )
     if low >= 0 and 2 < high <= 255 and threat.high <= 1:
         return f"{said}, as pixel values of 0 to 255 do; divide them by 255."
     return f"{said}; undo their normalisation, or give the box that they are in: `Threat(norm, eps, low, high)`."
@@ -61,8 +63,8 @@ def _rounded(flat: Tensor, size: NDArray[np.float64], threat: Threat) -> Iterato
     steps = steps[torch.isfinite(steps)]
     if bool(((steps - steps.round()).abs() < _WHOLE).all()):
         yield (
-            f"The points are rounded to 8 bits, and {beyond} lie outside the ball by no more than that explains (half a "
-            "level): save them in floating point, or round them towards the image."
+            f"The points are rounded to 8 bits, and {beyond} lie outside the ball by no more than that explains (half "
+            "a level): save them in floating point, or round them towards the image."
         )
 
 
@@ -71,6 +73,6 @@ def label_remarks(given: Sequence[int], labels: Sequence[int]) -> Iterator[str]:
     differ = sum(one != other for one, other in zip(given, labels, strict=True))
     if differ:
         yield (
-            f"The labels in the file differ from those of the data on {differ} of {len(labels)} examples: are the points "
-            "in another order, or of other data?"
+            f"The labels in the file differ from those of the data on {differ} of {len(labels)} examples: are the "
+            "points in another order, or of other data?"
         )

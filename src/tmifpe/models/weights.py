@@ -106,7 +106,9 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
         raise InputError(f"{file} is a damaged safetensors file: {error}") from error
 
 
-def _read_torch(file: Path, what: str = "state dict", remedy: str = "save model.state_dict() or use safetensors") -> Any:
+def _read_torch(
+    file: Path, what: str = "state dict", remedy: str = "save model.state_dict() or use safetensors"
+) -> Any:
     check_torch(str(file))
     check_unpacked(file, file.stat().st_size, str(file))
     try:
