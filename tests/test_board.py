@@ -120,6 +120,16 @@ def test_fifty_runs_filter_and_every_link_leads_somewhere(browser: Any, page: Pa
 
 
 @pytest.mark.browser
+def test_flags_wrap_and_the_last_column_is_in_sight(browser: Any, tmp_path: Path) -> None:
+    rows = [replace(row, flags=("saturated-logits", "found-from-outside")) for row in fifty() if row.model != HOSTILE]
+    (tmp_path / "index.html").write_text(board_html(rows, "board"), encoding="utf-8")
+    with opened(browser, tmp_path / "index.html") as it:
+        it.page.set_viewport_size({"width": 1200, "height": 900})
+        wide, room = it.page.eval_on_selector(".scroll", "one => [one.scrollWidth, one.clientWidth]")
+        assert wide <= room
+
+
+@pytest.mark.browser
 def test_axe_finds_nothing_serious_and_names_are_text(browser: Any, page: Path) -> None:
     with opened(browser, page) as it:
         assert it.page.title().startswith("Robustness board")

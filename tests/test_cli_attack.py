@@ -115,6 +115,14 @@ def test_an_attack_given_as_a_loss_works_with_a_notice() -> None:
     assert "notice" not in call(*QUICK, "--attack", "gama", "--steps", "2").stderr
 
 
+def test_a_decimal_comma_is_remarked_on() -> None:
+    plain = ["evaluate", "digits-robust", "--limit", "2", "--no-checks", "--attack", "fgsm", "--eps"]
+    told = call(*plain, "0,03").stderr
+    assert "notice: --eps 0,03 names the radii 0 and 3; a fraction has a point: --eps 0.03" in told
+    for eps in ("0,0.3", "0.1,0.3", "0,1/255"):
+        assert "notice" not in call(*plain, eps).stderr
+
+
 def verbs() -> dict[str, Any]:
     group: Any = typer.main.get_command(app)
     return group.commands
@@ -161,6 +169,9 @@ def test_options_stand_under_titles(verb: str) -> None:
         (["evaluate", "digits-robust", "--epsilon", "0.1"], "--eps"),
         (["evaluate", "--model", "digits-robust"], "tmifpe evaluate MODEL"),
         (["evaluate", "digits-robust", "--losses", "ce,cw"], "tmifpe compare"),
+        (["evaluate", "digits-robust", "--latex"], "tmifpe report latest --format latex"),
+        (["evaluate", "digits-robust", "--markdown"], "--summary FILE"),
+        (["run", "plan.toml", "--junit", "x.xml"], '[outputs] junit = "robust.xml"'),
         (["curve", "digits-robust", "--eps", "0.1"], "the largest radius is --to"),
     ],
 )

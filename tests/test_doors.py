@@ -52,6 +52,35 @@ def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
         return float((model(x).argmax(dim=1) == y).float().mean())
 
 
+# What no door takes.
+
+DOORS = {
+    "autoattack": lambda model, x, y: AutoAttack(model, eps=EPS, verbose=False).run_standard_evaluation(x, y),
+    "autoattack-clean": lambda model, x, y: AutoAttack(model, eps=EPS, verbose=False).clean_accuracy(x, y),
+    "torchattacks": lambda model, x, y: torchattacks.PGD(model, eps=EPS, steps=1)(x, y),
+    "foolbox": lambda model, x, y: fb.attacks.LinfPGD(steps=1)(fb.PyTorchModel(model, (0, 255)), x, y, epsilons=8),
+    "foolbox-accuracy": lambda model, x, y: fb.accuracy(fb.PyTorchModel(model, (0, 255)), x, y),
+    "robustbench-clean": lambda model, x, y: robustbench.clean_accuracy(model, x, y),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_bytes_and_arrays_are_refused(model, batch, door):
+    images, labels = batch
+    with pytest.raises(InputError, match=r"the images are uint8.* `images.float\(\) / 255`"):
+        DOORS[door](model, (images * 255).byte(), labels)
+    with pytest.raises(InputError, match=r"must be a tensor, got ndarray; .*torch.from_numpy"):
+        DOORS[door](model, images.numpy(), labels.numpy())
+
+
+def test_robustbench_scales_bytes(model, batch):
+    images, labels = batch
+    scaled = (images * 255).byte()
+    clean, robust = robustbench.benchmark(model, dataset=(scaled, labels), eps=EPS)
+    assert clean == robustbench.clean_accuracy(model, scaled.float() / 255, labels)
+    assert robust <= clean
+
+
 # AutoAttack.
 
 

@@ -25,6 +25,7 @@ from tmifpe.cli.options import AttackOptions
 from tmifpe.run.resolve import resolve_attack
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job
+from tmifpe.testing import assert_robust
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -202,6 +203,21 @@ def test_an_audit_does_not_contradict_itself():
         (lambda m, x, y: evaluate(m, (x, y), "linf", 0.3), r"as in evaluate\(model, \(x, y\), Threat\("),
         (lambda m, x, y: tmifpe.compare(m, x, y), r"a pair: compare\(model, \(x, y\), Threat\("),
         (lambda m, x, y: evaluate(m, (x, y), THREAT, atack="quick"), "did you mean 'attack'"),
+        (
+            lambda m, x, y: assert_robust(m, (x, y), THREAT, atleast=0.4),
+            "assert_robust 'atleast'; did you mean 'at_least'",
+        ),
+        (lambda m, x, y: evaluate(m, (x, y[:, None]), THREAT), r"from a column take `labels.squeeze\(1\)`"),
+        (lambda m, x, y: evaluate(m, (x, torch.eye(4)[y]), THREAT), r"from one-hot rows take `labels.argmax\(1\)`"),
+        (
+            lambda m, x, y: evaluate(m, (x, y), THREAT, "standard"),
+            "default here is 'full', and AutoAttack is 'autoattack'",
+        ),
+        (lambda m, x, y: tmifpe.load_model(m), r"got Honest; pass the model itself to evaluate"),
+        (
+            lambda m, x, y: evaluate(lambda z: m(z).detach().numpy(), (x, y), THREAT),
+            "NumPy array, which has no gradient",
+        ),
         (lambda m, x, y: evaluate(m, (x, y), THREAT, mean=(0.5,)), r"tmifpe.Normalize\(model, mean, std\)"),
         (lambda m, x, y: tmifpe.minimal(m, (x, y), THREAT), r'minimal\(model, x, y, "linf"\)'),
         (lambda m, x, y: tmifpe.minimal(m, x, y, THREAT), r'minimal\(model, x, y, "linf"\)'),
@@ -210,6 +226,20 @@ def test_an_audit_does_not_contradict_itself():
 def test_a_call_that_is_nearly_right_is_answered_with_the_right_one(call, said):
     with pytest.raises(InputError, match=said):
         call(Honest(), *labelled(2))
+
+
+def test_attacks_and_losses_are_named_in_any_case():
+    x, y = labelled(4)
+    small, large = (
+        evaluate(Honest(), (x, y), THREAT, name) for name in ("pgd(loss=ce,steps=2)", "PGD(loss=CE,steps=2)")
+    )
+    assert small.spec == large.spec
+    assert PGD(loss="CW") == PGD(loss="cw")
+
+
+def test_compare_reads_names_with_commas_between_them():
+    found = tmifpe.compare(Honest(), labelled(4), THREAT, "ce, mifpe(T=2),fgsm", PGD(steps=1), checks=False)
+    assert list(found.results) == ["ce", "mifpe(T=2)", "fgsm"]
 
 
 def test_minimal_takes_arrays_and_outcomes_are_shown_in_a_line():

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tests.masked import (
     Corners,
@@ -35,6 +36,7 @@ from tmifpe import PGD, Result, Threat, evaluate, load_data, load_model
 from tmifpe.attacks import bim, fgsm
 from tmifpe.checks.attack import check_monotone
 from tmifpe.checks.flags import FLAGS
+from tmifpe.losses import LOSSES
 from tmifpe.models.normalize import Normalize
 
 EPS = 0.05
@@ -104,6 +106,16 @@ def boxed(low: float, high: float, **options: Any) -> Case:
     return Case(model, x=x, box=(low, high), labels=model(x).argmax(dim=1), **{"eps": EPS * (high - low), **options})
 
 
+def right_sign(logits: Tensor, labels: Tensor, targets: Tensor | None) -> Tensor:
+    away = F.cross_entropy(logits, labels, reduction="none")
+    return away if targets is None else -F.cross_entropy(logits, targets, reduction="none")
+
+
+def wrong_sign(logits: Tensor, labels: Tensor, targets: Tensor | None) -> Tensor:
+    """The commonest mistake in a loss of one's own."""
+    return -right_sign(logits, labels, targets)
+
+
 WEAK = PGD(steps=1, step_size=1e-3, random_start=False)
 SLOW = PGD(loss="cw", steps=10, step_size=0.02, schedule="constant", momentum=0.0, random_start=False)
 
@@ -113,6 +125,11 @@ RAISING: dict[str, list[Callable[[], Case | list[Case]]]] = {
     "small-steps": [
         lambda: Case(attack=PGD(step_size=2 / 255)),
         lambda: Case(attack=[PGD(steps=5), PGD("cw", steps=5, step_size=0.01, random_start=False)]),
+    ],
+    "loss-lowers-margin": [
+        lambda: Case(attack=PGD(loss=wrong_sign, steps=5)),
+        lambda: Case(attack=[PGD(steps=5), PGD(loss=wrong_sign, steps=5)]),
+        lambda: Case(attack=PGD(loss=wrong_sign, steps=5), options={"targets": "second"}),
     ],
     "randomised": [lambda: Case(Wrapped(noise)), lambda: Case(lambda x: Honest()(noise(x)))],
     "dropout-active": [lambda: Case(Wrapped(drop)), lambda: Case(Dropping().train().forward)],
@@ -198,6 +215,12 @@ QUIET: dict[str, list[Callable[[], Case | list[Case]]]] = {
         lambda: Case(attack=bim(steps=49)),
         lambda: Case(attack=PGD(step_size=0.25)),
         lambda: Case(attack=PGD(step_size=0.01), eps=0.0),
+    ],
+    "loss-lowers-margin": [
+        lambda: Case(attack=PGD(loss=right_sign, steps=5)),
+        lambda: Case(attack=PGD(loss=right_sign, steps=5), options={"targets": "second"}),
+        lambda: Case(Honest(scale=1e4), [PGD(loss=name, steps=1) for name in LOSSES], norm="l2"),
+        lambda: Case(attack="full"),
     ],
     "randomised": [
         lambda: Case(),

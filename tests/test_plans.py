@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -75,9 +76,9 @@ def test_failures_stay_with_their_run():
     )
     done = call("run", "plan.toml", "--no-store", "--markdown")
     assert done.exit_code == 2  # as of tmifpe evaluate tiny.py:boom
-    assert "| bad | linf 0.1 |" in done.stdout
+    assert "| bad | tiny.py:boom | linf 0.1 |" in done.stdout
     assert "failed: tiny.py:boom failed: RuntimeError: out of cheese" in done.stdout
-    assert "below what is asked" in done.stdout
+    assert re.search(r"below what is asked: robust accuracy .*; at least 100.00% is required", done.stdout)
     assert "1 of 2 runs failed or are incomplete: bad" in done.stderr
     assert done.stderr.count("out of cheese") == 1
     shown = call("run", "plan.toml", "--no-store")
@@ -87,6 +88,25 @@ def test_failures_stay_with_their_run():
     assert gate.exit_code == 1
     assert gate.stdout.startswith(r"\begin{tabular}")
     assert call("run", "plan.toml", "--only", "god").exit_code == 2
+
+
+def test_junit_of_a_plan_names_the_gate_and_the_number():
+    Path("plan.toml").write_text(
+        "[defaults]\nlimit = 4\nsteps = 1\nchecks = false\neps = 0.1\n"
+        '[[run]]\nname = "both"\nmodel = "tiny.py:up"\nfail_below = 1.0\nfail_below_clean = 1.0\n'
+        '[[run]]\nname = "fine"\nmodel = "tiny.py:up"\nfail_below = 0\n'
+        '[[run]]\nname = "bad"\nmodel = "tiny.py:boom"\n'
+        '[outputs]\njunit = "out.xml"\n'
+    )
+    call("run", "plan.toml", "--no-store")
+    both, fine, bad = ET.fromstring(Path("out.xml").read_text())
+    (failure,) = both
+    robust, clean = failure.get("message", "").split("; clean accuracy")
+    assert re.fullmatch(r"robust accuracy [\d.]+% \(\d of 4\); at least 100.00% is required", robust)
+    assert clean.endswith("; at least 100.00% is required")
+    assert "tiny.py:up on digits, linf eps 0.1, pgd(" in (failure.text or "")
+    assert [part.tag for part in (*fine, *bad)] == ["system-out", "error"]
+    assert bad[0].get("message") == "tiny.py:boom failed: RuntimeError: out of cheese"
 
 
 def test_gates_certificates_and_examples_of_a_run():
@@ -128,8 +148,15 @@ def test_gates_certificates_and_examples_of_a_run():
             '[[run]]\nmodel = "digits-robust"\nloss = "tmipfe"\n',
             "line 1: .* did you mean 'tmifpe'",
         ),
-        ('[[run]]\nmodel = "digits-robust"\nfail_below = 40\n', "line 1: fail_below is a fraction"),
-        ('[[run]]\nmodel = "digits-robust"\nfail_below_clean = 2\n', "line 1: fail_below_clean is a fraction"),
+        (
+            '[[run]]\nmodel = "digits-robust"\nfail_below = 40\n',
+            r"line 3: fail_below is a fraction .*, got 40; 40 % is 0.4",
+        ),
+        (
+            '[[run]]\nmodel = "digits-robust"\nfail_below_clean = -1\n',
+            r"line 3: fail_below_clean is a fraction .*, got -1$",
+        ),
+        ("[defaults]\nfail_below_lower = 101\n", r"line 2: fail_below_lower is a fraction .*, got 101$"),
         ('[[run]]\nmodel = "digits-robust"\nfail_below_lowr = 0.4\n', "line 3: .* did you mean 'fail_below_lower'"),
         ('[[run]]\nmodel = "digits-robust"\ncertify = 1\n', "line 3: certify must be true or false, got 1"),
         ('[[run]]\nmodel = "digits-robust"\ntargets = "second"\ncertify = true\n', "certificates are for untargeted"),

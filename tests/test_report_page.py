@@ -30,6 +30,7 @@ from tmifpe.report.page.render import report_html
 from tmifpe.report.page.reported import Reported
 from tmifpe.report.page.texts import FORMATS, as_text
 from tmifpe.run.outcomes import Mark
+from tmifpe.run.shown.titles import model_titles
 
 OLD = Path(__file__).parent / "old_stores" / "0.1.0"
 NEVER_FETCHED = re.compile(r"(?:src|href|action|poster|data|xlink:href)\s*=\s*[\"'](?!data:|#)|url\(|@import|https?://")
@@ -316,6 +317,53 @@ def test_the_command_of_a_report_names_weights_and_normalisation(tmp_path: Path)
     page = call("report", "latest", "--store", tmp_path / "runs", "--format", "md")
     assert f"| command | `{told}` |" in page  # to be copied as it is, my_model.py among it
     assert replace(run.spec, model_options=()).key() == run.key  # a path is recorded and not hashed
+
+
+def test_two_weights_of_one_model_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from safetensors.torch import save_file
+
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "net.py").write_text(
+        "import torch\ndef build():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))\n"
+    )
+    asked = ["evaluate", f"{tmp_path}/net.py:build", "--data", "digits", "--limit", "8", "--attack", "pgd(steps=1)"]
+    kept = ["--store", tmp_path / "runs"]
+    for k, name in enumerate(("a/best", "b/best", "b/last")):
+        file = tmp_path / f"{name}.safetensors"
+        file.parent.mkdir(exist_ok=True)
+        save_file({"1.weight": torch.eye(10, 64) * (k + 1), "1.bias": torch.zeros(10)}, file)
+        call(*asked, *kept, "--no-checks", "--weights", file)
+        alone = call("runs", "list", *kept)
+        assert ("best" in alone) == (k > 0), "one model of that name needs no more"
+    listed = call("runs", "list", *kept)
+    page = call("report", *(run.key for run in tmifpe.Store(tmp_path / "runs").runs()), *kept, "--format", "md")
+    call("board", tmp_path / "runs", "--out", tmp_path / "site", "--gallery", 0)
+    board = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    for name in ("a/best", "b/best", "b/last"):
+        title = f"net.py:build ({name}.safetensors)"
+        assert title in " ".join(listed.split())
+        assert page.replace("\\", "").count(title) >= 2  # in the comparison, and above its own tables
+        assert f"{title}</bdi></th>" in board
+
+
+def test_models_without_a_file_are_told_apart_by_what_they_are() -> None:
+    spec = made_up(10).spec
+    same = [replace(spec, model="net", model_identity=identity) for identity in ("aaaaaaaa", "bbbbbbbb", "aaaaaaaa")]
+    assert model_titles(same) == ["net #aaaaaa", "net #bbbbbb", "net #aaaaaa"]
+    assert model_titles([same[0], replace(same[1], model="other"), same[2]]) == ["net", "other", "net"]
+
+
+def test_given_examples_are_reported(tmp_path: Path) -> None:
+    adv = ask(attack=tmifpe.PGD(steps=10), keep_adv=True).adv
+    found = ask(tmp_path, attack=tmifpe.PGD(steps=1), transfer_adv=adv)
+    (run,) = tmifpe.Store(tmp_path).runs()
+    again, given = tmifpe.Store(tmp_path).result(run).transferred, found.transferred
+    assert given is not None
+    assert again is not None
+    assert again.to_json() == given.to_json()
+    both, alone = (f"{100 * share:.2f}" for share in (given.united_robust_accuracy, given.robust_accuracy))
+    page = call("report", "latest", "--store", tmp_path, "--format", "md")
+    assert f"| with the given examples | {both} % robust ({alone} % after those examples alone) |" in page
 
 
 def test_formats_of_a_stored_run(store: Path, tmp_path: Path) -> None:

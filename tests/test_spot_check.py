@@ -160,10 +160,20 @@ def test_the_command() -> None:
     told = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert (told["spot_check"]["sampled"], told["from_model"]["model"]) == (4, "digits-distilled")
     said = " ".join(CliRunner().invoke(app, words).stdout.replace("│", " ").split())
-    assert "spot check pgd:" in said
+    assert "spot check pgd tmifpe 3:" in said
     assert "from another model digits-distilled:" in said
     refused = CliRunner().invoke(app, [*words, "--from-model", "digits-robust"])
     assert refused.exit_code == 2
+
+
+@pytest.mark.parametrize("targets", [None, "second"])
+def test_the_attack_is_called_what_it_was_asked_for(targets: str | None) -> None:
+    result = ask(spot_check="8:full", targets=targets)
+    assert result.spot_check is not None
+    assert result.spot_check.title == "full"
+    assert result.flags[0].seen.startswith("full: ")
+    assert "| spot check | full: " in result.to_markdown()
+    assert ask(spot_check="2:quick").spot_check.title == "quick"  # pyright: ignore[reportOptionalMemberAccess]
 
 
 @pytest.mark.slow

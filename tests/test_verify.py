@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,54 @@ def test_verify_remarks_on_what_looks_like_a_mistake() -> None:
     (note,) = tmifpe.verify(brightness(), (X, Y), THREAT, X.flip(0)).notes
     assert "another order" in note
     assert threat_beside({"threat": torch.tensor([255, 0], dtype=torch.uint8)}) is None
+
+
+def test_points_that_are_no_numbers_are_named() -> None:
+    found = tmifpe.verify(brightness(), (X, Y), THREAT, ADV)
+    (note,) = found.notes
+    assert note.startswith("The points of 1 example (4) hold NaN")
+    told = found.to_json()
+    assert (told["not_a_number"], told["largest_size"]) == (1, 0.375)
+    nothing = tmifpe.verify(brightness(), (X, Y), THREAT, torch.full_like(X, torch.nan))
+    assert nothing.to_json()["largest_size"] is None
+    assert "6 examples" in nothing.notes[0]
+
+
+def test_eight_bits_and_other_units_are_remarked_on() -> None:
+    threat, x = tmifpe.Threat("linf", 0.1), torch.tensor([0.25, 0.2512]).reshape(-1, 1, 1, 1)
+    y, exact = torch.tensor([0, 0]), x + 0.1
+    rounded = (exact * 255).round() / 255  # the second one up, and out of the ball
+    assert tmifpe.verify(brightness(), (x, y), threat, exact).notes == ()
+    (note,) = tmifpe.verify(brightness(), (x, y), threat, rounded).notes
+    assert "rounded to 8 bits, and 1 lie outside the ball" in note
+    (note,) = tmifpe.verify(brightness(), (x, y), threat, exact + 0.001).notes  # as far, and not rounded
+    assert "outside the ball" in note
+    assert "8 bits" not in note
+    told, again = tmifpe.verify(brightness(), (x, y), threat, (rounded * 255).round().byte()).notes
+    assert told == "The file holds bytes, which are read as 255ths of the box [0, 1]."
+    assert "rounded to 8 bits" in again
+    (note,) = tmifpe.verify(brightness(), (x, y), threat, (rounded * 255).round()).notes
+    assert "All points lie outside the box [0, 1]" in note
+    assert "divide them by 255" in note
+    (note,) = tmifpe.verify(brightness(), (x, y), threat, exact - 2).notes
+    assert "undo their normalisation" in note
+
+
+def test_labels_of_other_data_are_remarked_on() -> None:
+    threat = tmifpe.Threat("linf", 0.3125)
+    assert tmifpe.verify(brightness(), (X, Y), threat, {"adv": X, "labels": Y}).notes == ()
+    (note,) = tmifpe.verify(brightness(), (X, Y), threat, {"adv": X, "labels": 1 - Y}).notes
+    assert note.startswith("The labels in the file differ from those of the data on 6 of 6 examples")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_pickle_and_a_tuple_are_refused_with_how_to_save_examples(tmp_path: Path) -> None:
+    (tmp_path / "claim.pkl").write_bytes(pickle.dumps({"adv": ADV.numpy()}))
+    torch.save((ADV, Y), tmp_path / "claim.pt")
+    for name in ("claim.pkl", "claim.pt"):
+        with pytest.raises(tmifpe.InputError, match=r"torch.save\(\{'adv': adv") as caught:
+            read_adv(str(tmp_path / name))
+        assert "state_dict" not in str(caught.value)
 
 
 def test_an_archive_of_one_array_needs_no_name(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def _fits(thing: Any) -> bool:
     return callable(thing)
 
 
-ATTACKS: Registry[Callable[..., Attack]] = Registry("attack", "attacks", _admit, _fits)
+ATTACKS: Registry[Callable[..., Attack]] = Registry("attack", "attacks", _admit, _fits, any_case=True)
 ATTACKS.add(
     "full", "tmifpe.attacks.named:full", "the default: smooth pgd, nearest targets, more starts near the boundary"
 )

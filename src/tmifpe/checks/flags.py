@@ -70,6 +70,13 @@ _add(
     "step_size is in units of eps: 2/255 at eps 8/255 is step_size=0.25.",
 )
 
+_add(
+    "loss-lowers-margin",
+    "climbing the loss leads away from the class boundary",
+    "An attack climbs its loss, so return the negative, cross-entropy itself and not minus it; "
+    "`tmifpe.testing.check_loss` tests a loss of your own.",
+)
+
 # The model, examined before the attack.
 _add(
     "randomised",

@@ -18,6 +18,7 @@ from tmifpe.attacks.loop.frozen import preserved_state
 from tmifpe.attacks.loop.queries import Objective, Queries
 from tmifpe.attacks.loop.rows import Problem
 from tmifpe.checks.allowance import Allowance, spread
+from tmifpe.checks.direction import check_direction, logit_gradient
 from tmifpe.checks.flags import flag
 from tmifpe.checks.layers import check_layers
 from tmifpe.checks.normalisation import check_normalisation, check_part_of_box, other_readings
@@ -25,7 +26,6 @@ from tmifpe.checks.sample import LARGEST, Sample, change_of, draw_sample, gradie
 from tmifpe.checks.watcher import ForwardWatcher
 from tmifpe.core.stats import binomial_tail
 from tmifpe.losses import get_loss
-from tmifpe.losses.loss import as_values
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job
@@ -73,7 +73,8 @@ class ModelChecks:
             looked = self._looked[key]
             if looked is None:
                 return [], Layers()
-            return [*looked.flags, *_lost(job, looked, allowance)], looked.layers
+            wrong = check_direction(gradient_attacks(job), looked.correct)
+            return [*wrong, *looked.flags, *_lost(job, looked, allowance)], looked.layers
 
 
 def _positions(job: Job, outcomes: Outcomes, allowance: Allowance) -> tuple[np.ndarray, int, int]:
@@ -244,8 +245,6 @@ def _gone(grad: Tensor) -> Tensor:
 def _label_lost(attack: Stepwise, sample: Sample) -> Tensor:
     """Rows whose loss no longer pulls at the class it names: no loss intends that while it is unsuccessful."""
     aim = sample.problem.labels if sample.problem.targets is None else sample.problem.targets
-    with torch.enable_grad():
-        # In the dtype that the loop hands to the loss: in float16 cross-entropy underflows earlier than in float32.
-        leaf = sample.logits.to(sample.queries.dtype).requires_grad_()
-        (weights,) = torch.autograd.grad(as_values(_objective(attack, sample.problem)(leaf), leaf).sum(), leaf)
+    # In the dtype that the loop hands to the loss: in float16 cross-entropy underflows earlier than in float32.
+    weights = logit_gradient(attack, sample, sample.queries.dtype)
     return weights.gather(1, aim[:, None])[:, 0] == 0

@@ -116,7 +116,7 @@ def led_stages(attack: Attack) -> tuple[Attack, ...]:
 def alarms(spot: SpotCheck | None, led: Transfer | None) -> Iterator[Flag]:
     """What follows from them."""
     if spot is not None and spot.broken:
-        yield flag("spot-check", f"{spot.attack.partition('(')[0]}: {spot}.")
+        yield flag("spot-check", f"{spot.title}: {spot}.")
     if led is not None and led.broken:
         yield flag("transfer-failure", f"Led by the gradients of {led.model}: {led}.")
 

@@ -30,6 +30,13 @@ _HINTS = {
     "--n-examples": "the number of examples is --limit (the first ones) or --sample (drawn from all classes)",
     "--output": "results are printed; --json gives them as JSON, to be redirected to a file",
 }
+_ELSEWHERE = {
+    ("evaluate", "--latex"): "a stored run becomes LaTeX by: tmifpe report latest --format latex",
+    ("evaluate", "--markdown"): "--summary FILE writes Markdown, and so does: tmifpe report latest --format md",
+    ("run", "--junit"): 'the plan names the file: [outputs] junit = "robust.xml"',
+    ("run", "--summary"): 'the plan names the file: [outputs] markdown = "robust.md"',
+}
+"""What people type with one verb and another one has, or a file."""
 
 
 class Command(TyperCommand):
@@ -92,7 +99,11 @@ def _write(formatter: Any, sections: dict[str, list[Any]]) -> None:
 def _hinted(command: Command, ctx: Any, error: Exception) -> Exception:
     """For an option that is not there, what does the same, if that is known; else the error as it is."""
     option = getattr(error, "option_name", None)
-    if type(error).__name__ != "NoSuchOption" or option not in _HINTS:
+    if type(error).__name__ != "NoSuchOption":
+        return error
+    if (elsewhere := _ELSEWHERE.get((str(command.name), str(option)))) is not None:
+        return InputError(f"tmifpe {command.name} has no {option}; {elsewhere}")
+    if option not in _HINTS:
         return error
     hint = _HINTS[option].format(verb=ctx.info_name)
     named = re.search("--[a-z-]+", hint)

@@ -199,7 +199,7 @@ def _added(result: Result) -> Iterator[tuple[str, str]]:
         yield "checks", plain(f"{result.check_forwards} forwards{cut}")
     if (spot := result.spot_check) is not None:
         low, high = map(percent, spot.robust_accuracy)
-        yield "spot check", plain(f"{spot.attack.partition('(')[0]}: {spot}; robust accuracy {low} to {high} %")
+        yield "spot check", plain(f"{spot.title}: {spot}; robust accuracy {low} to {high} %")
     if (led := result.from_model) is not None:
         yield "from another model", plain(f"{led.model}: {led}")
     if result.spec.straight_through:

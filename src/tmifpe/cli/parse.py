@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tmifpe.cli.console import prints_on_stderr
+from tmifpe.cli.console import notice, prints_on_stderr
 from tmifpe.cli.options import (
     DIGITS,
     AttackOptions,
@@ -104,6 +104,13 @@ def radii_from(text: str, option: str = "eps") -> tuple[float, ...]:
     return tuple(read_number(option, part) for part in text.split(","))
 
 
+def _remark_on_comma(text: str) -> None:
+    """0,3 is 0.3 in many languages, and here the radii 0 and 3."""
+    first, _, second = text.replace(" ", "").partition(",")
+    if first == "0" and second.isdecimal():
+        notice(f"--eps {text} names the radii 0 and {int(second)}; a fraction has a point: --eps 0.{second}")
+
+
 def rows_from(options: RowOptions) -> dict[str, Any]:
     """The keyword options of `tmifpe.evaluate` that every verb has."""
     return {
@@ -119,6 +126,7 @@ def rows_from(options: RowOptions) -> dict[str, Any]:
 
 def request_from(options: AttackOptions, data: Data) -> dict[str, Any]:
     """And those that say how the attack goes about it."""
+    _remark_on_comma(options.eps or "")
     return rows_from(options) | {
         "targets": _targets(options.targets, data),
         "mode": options.mode,

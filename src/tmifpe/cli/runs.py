@@ -50,6 +50,7 @@ def list_runs(
     from rich.table import Table
 
     from tmifpe.cli.console import harmless, percent, plain, print_json
+    from tmifpe.run.shown.titles import model_titles
 
     kept = _store(store)
     given = getattr(ctx.get_parameter_source("store"), "name", "") == "COMMANDLINE"  # by default there is none at first
@@ -66,11 +67,11 @@ def list_runs(
     more = ("seed", "started") if shown.width >= _WIDE else ()
     for heading in ("run", "model", "data", "threat", "attack", *more, "done", "robust %"):
         table.add_column(heading, no_wrap=heading == "run")
-    for run in found:
+    for run, model in zip(found, model_titles([run.spec for run in found]), strict=True):
         spec, result = run.spec, run.result
         table.add_row(
             plain(run.name.replace(run.key, run.key[:8])),
-            plain(spec.model),
+            plain(model),
             plain(spec.data),
             plain(f"{spec.threat.norm} {spec.threat.eps:.6g}{spec.threat.within}"),
             plain(_asked(spec)),
@@ -127,10 +128,10 @@ def compare(first: Name, second: Name, store: Folder = STORE, json: Json = False
         print_json(told)
         return
     shown = Console()
-    for side in ("first", "second"):
+    for side, model in zip(("first", "second"), told["models"], strict=True):
         accuracy = told[side]["robust_accuracy"]
         attack = "; ".join(_short(attack) for attack in told[side]["attacks"])
-        words = [f"{accuracy:.2%} robust", told[side]["model"], told["threats"][side], attack]
+        words = [f"{accuracy:.2%} robust", model, told["threats"][side], attack]
         shown.print(plain(f"{told[side]['run']}: {', '.join(words)}"))
     said = "the threats differ, so that this says nothing about the attacks, and no test is made"
     if told["p"] is not None:
@@ -146,6 +147,7 @@ def compare(first: Name, second: Name, store: Folder = STORE, json: Json = False
 
 def _compared(store: Store, first: str, second: str) -> dict[str, Any]:
     from tmifpe.core.stats import mcnemar
+    from tmifpe.run.shown.titles import model_titles
 
     one, two = find_run(store, first), find_run(store, second)
     if (one.spec.data_identity, one.spec.subset) != (two.spec.data_identity, two.spec.subset):
@@ -172,6 +174,7 @@ def _compared(store: Store, first: str, second: str) -> dict[str, Any]:
     return {
         "first": one.to_json(),
         "second": two.to_json(),
+        "models": model_titles([one.spec, two.spec]),
         "threats": {
             side: f"{threat.norm} {threat.eps:.6g}{threat.within}"
             for side, threat in (("first", one.spec.threat), ("second", two.spec.threat))

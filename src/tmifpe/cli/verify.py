@@ -78,6 +78,7 @@ def _table(file: str, asked: int, result: Verification) -> Table:
     told, threat = result.to_json(), result.threat
     interval = " to ".join(percent(bound) for bound in result.interval)
     outside = f"outside the ball {told['outside_ball']}, outside the box {told['outside_box']}"
+    outside += f", not a number {told['not_a_number']}" if told["not_a_number"] else ""
     table = Table(title=plain(f"{file}: {result.model} on {result.data}"), show_header=False, title_justify="left")
     table.add_column(style="dim")
     table.add_column()
@@ -89,7 +90,7 @@ def _table(file: str, asked: int, result: Verification) -> Table:
         ("examples", f"{result.n}{left}"),
         ("threat", plain(f"{threat.norm}, eps {threat.eps:.6g}, box {threat.low:g} to {threat.high:g}")),
         ("inside ball and box", f"{told['inside']}; {outside}"),
-        ("largest size", f"{told['largest_size']:.6g}"),
+        ("largest size", "not a number" if told["largest_size"] is None else f"{told['largest_size']:.6g}"),
         ("broken", f"{told['broken']} at index {_listed(told['indices_broken'])}"),
     ]  # fmt: skip
     if told["indices_outside"]:

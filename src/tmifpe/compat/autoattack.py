@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tmifpe.attacks import APGD, Attack, Square, get_attack
 from tmifpe.attacks.catalogue import stage_title
+from tmifpe.compat.inputs import check_batch
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import whole_number
 from tmifpe.core.types import Threat
@@ -184,6 +185,7 @@ class AutoAttack:
     @torch.no_grad()
     def clean_accuracy(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> float:
         """The share of the images that the model classifies as labelled, in [0, 1]."""
+        check_batch(x_orig, y_orig)
         pairs = zip(x_orig.split(bs), y_orig.split(bs), strict=True)
         hits = sum(int((self.get_logits(x).argmax(dim=1) == y.to(x.device)).sum()) for x, y in pairs)
         self._say(f"clean accuracy: {hits / len(x_orig):.2%}")
@@ -221,6 +223,7 @@ class AutoAttack:
     def _evaluated(self, names: Sequence[str], x: Tensor, y: Tensor, bs: int) -> Result:
         if not names:
             raise InputError("attacks_to_run is empty: name some, such as ['full'] or ['apgd-ce', 'square']")
+        check_batch(x, y)
         self._check_settings(self.attacks_to_run)
         attacks = [self._attack(name) for name in names]
         eot = self.apgd.eot_iter if any(name.startswith("apgd-") for name in names) else 1

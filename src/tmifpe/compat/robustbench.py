@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tmifpe import models
 from tmifpe.attacks.loop.frozen import device_of, frozen
 from tmifpe.compat.autoattack import AutoAttack
+from tmifpe.compat.inputs import check_batch
 from tmifpe.core.errors import InputError, did_you_mean, shown
 from tmifpe.core.types import Data, Model
 from tmifpe.data import as_data, load_data
@@ -113,6 +114,7 @@ def clean_accuracy(
     device: torch.device | str | None = None,
 ) -> float:
     """The share of the images that are classified as labelled, in [0, 1]."""
+    check_batch(x, y)
     hits = 0
     for images, labels in zip(x.split(batch_size), y.split(batch_size), strict=True):
         logits = model(images.to(device) if device is not None else images)

@@ -7,6 +7,7 @@ __all__ = ["as_logits", "check_clean", "read_output"]
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -123,6 +124,8 @@ def _wanted(n: int) -> str:
 def _describe(output: object, parts: dict[Any, Any], fitting: list[Any]) -> str:
     """What came, and the wrapper to write."""
     kind = type(output).__name__
+    if isinstance(output, np.ndarray):
+        return "a NumPy array, which has no gradient; compute the logits in torch, up to the tensor that is returned"
     if not parts:
         return f"a {kind}; wrap the model so that it returns the logits only"
     shapes = [f"{name!r}: {tuple(part.shape)}" for name, part in parts.items() if isinstance(part, Tensor)]

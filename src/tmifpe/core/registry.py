@@ -41,6 +41,7 @@ class Registry(Generic[T]):
 
     admit: from what was found outside, and its name, to an entry; raises `InputError` if it cannot be one.
     fits: whether something found outside is of this kind at all, where a name may be of several.
+    any_case: whether PGD stands for pgd, where nothing else is called PGD.
     """
 
     def __init__(
@@ -49,10 +50,12 @@ class Registry(Generic[T]):
         group: str = "",
         admit: Callable[[Any, str], T] = _as_it_is,
         fits: Callable[[Any], bool] = callable,
+        *,
+        any_case: bool = False,
     ) -> None:
         self.kind = kind
         self._group = group
-        self._admit, self._fits = admit, fits
+        self._admit, self._fits, self._any_case = admit, fits, any_case
         self._entries: dict[str, Entry] = {}
         self._loaded: dict[str, T] = {}
         self._registered: dict[str, Any] = {}
@@ -128,6 +131,8 @@ class Registry(Generic[T]):
             return name, self._outside[name]
         plain, stamp = split_stamp(normalised(name)) if isinstance(name, str) else ("", "")
         thing = self._from_outside(plain)
+        if thing is None and self._lower(plain) in self._entries:
+            return self._lower(plain), self._load(self._lower(plain))
         if thing is None:
             raise did_you_mean(self.kind, name, self)
         canonical = self.adopt(thing, plain)
@@ -135,6 +140,9 @@ class Registry(Generic[T]):
             now = split_stamp(canonical)[1]
             raise InputError(f"the code of {self.kind} {plain!r} has changed since: it was @{stamp}, now it is @{now}")
         return canonical, self._outside[canonical]
+
+    def _lower(self, name: str) -> str:
+        return name.lower() if self._any_case else name
 
     def _load(self, name: str) -> T:
         if name not in self._loaded:
@@ -183,7 +191,8 @@ class Registry(Generic[T]):
         if not isinstance(name, str):
             return False
         plain, _ = split_stamp(name)
-        if name in self._outside or name in self._entries or plain in self._registered:
+        known = name in self._entries or self._lower(name) in self._entries
+        if known or name in self._outside or plain in self._registered:
             return True
         return self._fits(locate(plain)) if is_external(plain) else plain in self._points()
 

@@ -107,6 +107,8 @@ def check_labels(labels: Any, n: int, what: str) -> Tensor:
 
 def _other(labels: Tensor) -> str:
     """What labels of another shape may be, and what they would need."""
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        return "; from a column take `labels.squeeze(1)`"
     if labels.ndim == 2:
         return (
             "; from one-hot rows take `labels.argmax(1)`; several labels per image (multi-label) would need a loss and "

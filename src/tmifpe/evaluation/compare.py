@@ -16,6 +16,7 @@ import torch
 from tmifpe.attacks import PGD
 from tmifpe.core.errors import InputError, shorten
 from tmifpe.core.extras import import_extra
+from tmifpe.core.options import split_list
 from tmifpe.core.shown.formats import sheet_html, sheet_latex, sheet_markdown
 from tmifpe.core.stats import PairedTest, holm, mcnemar, wilson
 from tmifpe.core.types import Classifier, Model, Threat
@@ -150,7 +151,7 @@ def compare(
     model: Model | Classifier,
     data: Any,
     threat: Threat,
-    losses: Sequence[AnyColumn] = LOSSES,
+    losses: str | Sequence[AnyColumn] = LOSSES,
     attack: PGD = PGD(),  # noqa: B008 - frozen
     *,
     seeds: Sequence[int] = (0,),
@@ -159,7 +160,8 @@ def compare(
 ) -> Comparison:
     """Evaluate `model` under every loss and seed, with everything else equal.
 
-    losses: names of losses, which `attack` climbs, or of attacks (`gama`, `autoattack`, `ce+gama`); see
+    losses: names of losses, which `attack` climbs, or of attacks (`gama`, `autoattack`, `ce+gama`), as a list or as
+        text with commas between them, as the command line has it; see
         `resolve_attack`. Loss functions and classes, and attacks, stand for their spelling. AutoAttack costs as much as
         dozens of them, and is measured at the first seed only.
     progress: True for a bar on stderr, or a function of the loss and a `Progress`.
@@ -172,7 +174,7 @@ def compare(
     ['ce', 'tmifpe']
     """
     require_threat(threat, "compare", data)
-    names = [column_name(column) for column in losses]
+    names = [column_name(column) for column in (split_list(losses) if isinstance(losses, str) else losses)]
     if not names or len(set(names)) != len(names):
         raise InputError(f"compare needs different losses, at least one, got {', '.join(names) or 'none'}")
     if not seeds or len(set(seeds)) != len(seeds):

@@ -21,6 +21,7 @@ from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
 from tmifpe.core.stats import wilson
 from tmifpe.core.types import Classifier, Data, Model, Threat
+from tmifpe.evaluation.point_remarks import label_remarks, point_remarks, unit_points
 from tmifpe.evaluation.prepare import Prepared, prepare
 from tmifpe.norms import NORMS
 from tmifpe.run.cut.plan import make_plan
@@ -127,7 +128,8 @@ class Verification:
             "inside": int(self.inside.sum()),
             "outside_ball": int((~self.in_ball).sum()),
             "outside_box": int((~self.in_box).sum()),
-            "largest_size": float(self.size.max()),
+            "largest_size": float(np.nanmax(self.size)) if np.isfinite(self.size).any() else None,
+            "not_a_number": int(np.isnan(self.size).sum()),
             "clean_accuracy": self.clean_accuracy,
             "broken": int(self.broken.sum()),
             "robust_accuracy": self.robust_accuracy,
@@ -191,9 +193,25 @@ def verify(
         said = dict(zip(tensors["indices"].tolist(), tensors["labels"].tolist(), strict=False))
         if any(said[i] != label for i, label in zip(columns["index"].tolist(), columns["label"].tolist(), strict=True)):
             raise InputError("the labels beside the adversarial examples are not those of the data: it is other data")
+    remarks = list(_file_remarks(tensors, points, rows, columns, prepared.threat))
     table: dict[str, Any] = {**columns}
     found = Verification(name, prepared.data.name, prepared.threat, run=run, **table)
-    return replace(found, notes=tuple(_remarks(found, threat_beside(tensors), tuple(prepared.data.shape))))
+    return replace(found, notes=(*_remarks(found, threat_beside(tensors), tuple(prepared.data.shape)), *remarks))
+
+
+def _file_remarks(
+    tensors: Mapping[str, Tensor],
+    points: Tensor,
+    rows: list[tuple[int, int]],
+    columns: dict[str, NDArray[Any]],
+    threat: Threat,
+) -> Iterator[str]:
+    chosen = [row for _, row in rows]
+    outside = float((~columns["in_box"]).mean())
+    yield from point_remarks(points[chosen], columns["index"], columns["size"], outside, threat)
+    labels = tensors.get("labels")
+    if labels is not None and "indices" not in tensors and len(labels) == len(points):
+        yield from label_remarks([int(labels[row]) for row in chosen], columns["label"].tolist())
 
 
 def _remarks(found: Verification, made: Threat | None, shape: tuple[int, ...]) -> Iterator[str]:
@@ -205,7 +223,7 @@ def _remarks(found: Verification, made: Threat | None, shape: tuple[int, ...]) -
             f"The file says that its examples were made under {made.norm} {made.eps:.6g}{made.within}, and they are "
             f"read under {here.norm} {here.eps:.6g}{here.within}."
         )
-    if found.in_ball.mean() < 0.5:
+    if found.in_ball.mean() < 0.5 <= found.in_box.mean():  # outside the box, other units are the cause
         yield "Most points lie outside the ball: are they in another order, or made for another norm, eps or box?"
 
 
@@ -248,7 +266,7 @@ def _read(prepared: Prepared, adv: Tensor, rows: list[tuple[int, int]]) -> dict[
         chosen = rows[start : start + size]
         x, labels, indices = fetch_rows(job, [position for position, _ in chosen])
         points = adv[[row for _, row in chosen]]
-        points = points.to(x) / 255 if points.dtype == torch.uint8 else points.to(x)
+        points = unit_points(points, x, prepared.threat)
         problem = Problem(x, labels, None, indices, prepared.threat, 0)
         clean, logits = read_clean(job, queries, x, labels), queries.logits(points)
         found = {

@@ -41,7 +41,7 @@ def _fits(thing: Any) -> bool:
     return len(required) >= 2
 
 
-LOSSES: Registry[type[Loss]] = Registry("loss", "losses", _admit, _fits)
+LOSSES: Registry[type[Loss]] = Registry("loss", "losses", _admit, _fits, any_case=True)
 LOSSES.add("ce", "tmifpe.losses.ce:CE", "cross-entropy in its usual form")
 LOSSES.add("ce-margin", "tmifpe.losses.ce_margin:CEMargin", "cross-entropy in a form without cancellation: the control")
 LOSSES.add("cw", "tmifpe.losses.cw:CW", "Carlini and Wagner: the margin of the logits")

@@ -41,6 +41,11 @@ def load_model(
     factory, which is the user's own code, runs anything from a file; see docs/models-and-data.md for what each source
     trusts.
     """
+    if not isinstance(text, str | Path):
+        raise InputError(
+            f"load_model takes the name of a model, got {type(text).__name__}; pass the model itself to evaluate: "
+            "tmifpe.evaluate(model, data, threat)"
+        )
     text = str(text)
     named = () if classes is None else as_class_names(classes)
     loaded = read_source(text, weights=weights, classes=named, template=template or "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["check_torch", "check_weights_only", "load_weights", "read_tensors", "read_weights"]
 
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tmifpe.core.errors import InputError
 from tmifpe.models.archive import check_unpacked
 from tmifpe.models.source import existing
 
+_SAVE_TENSORS = "save tensors by name: torch.save({'adv': adv, 'labels': labels}, 'adv.pt')"
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.")
 _SAFE_TORCH = "2.6"  # torch.__version__ compares as versions do
@@ -66,10 +68,10 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
     """The tensors of a file by name; a file of one bare tensor, such as RobustBench asks for, gives it the name ""."""
     file = existing(str(path), "tensors")
-    content = _read_safetensors(file) if _is_safetensors(file) else _read_torch(file)
+    content = _read_safetensors(file) if _is_safetensors(file) else _read_torch(file, "file of tensors", _SAVE_TENSORS)
     content = {"": content} if isinstance(content, Tensor) else content
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise InputError(f"{path} holds no tensors by name but {_kind(content)}")
+        raise InputError(f"{path} holds no tensors by name but {_kind(content)}; {_SAVE_TENSORS}")
     return {str(name): value for name, value in content.items()}
 
 
@@ -104,15 +106,19 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
         raise InputError(f"{file} is a damaged safetensors file: {error}") from error
 
 
-def _read_torch(file: Path) -> Any:
+def _read_torch(
+    file: Path, what: str = "state dict", remedy: str = "save model.state_dict() or use safetensors"
+) -> Any:
     check_torch(str(file))
     check_unpacked(file, file.stat().st_size, str(file))
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch remarks on pickles that it then refuses
+            return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"{file} is not a weights-only state dict and was not unpickled, since that could run code; "
-            f"save model.state_dict() or use safetensors ({_reason(error)})"
+            f"{file} is not a weights-only {what} and was not unpickled, since that could run code; "
+            f"{remedy} ({_reason(error)})"
         ) from error
     except Exception as error:  # a damaged file can fail anywhere inside torch
         raise InputError(f"{file} is not a readable weights file: {_reason(error)}") from error

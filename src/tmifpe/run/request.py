@@ -12,7 +12,7 @@ __all__ = [
     "split_engine",
 ]
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -188,15 +188,16 @@ class Request:
         return _as_radii(self.radii)
 
     @classmethod
-    def of(cls, options: dict[str, Any], verb: str = "evaluate") -> Request:
-        """From keyword arguments; an unknown one is an `InputError` that suggests the nearest."""
+    def of(cls, options: dict[str, Any], verb: str = "evaluate", also: Iterable[str] = ()) -> Request:
+        """From keyword arguments; an unknown one is an `InputError` that suggests the nearest, or one of the verb's
+        own, `also`."""
         known = cls.__dataclass_fields__
         for name in (name for name in options if name not in known):
             if name in PGD.__dataclass_fields__:
                 raise InputError(f"{name} belongs to the attack, not to {verb}: attack=PGD({name}=...)")
             if name in ("mean", "std"):
                 raise InputError(f"{verb} takes no {name}; wrap the model: tmifpe.Normalize(model, mean, std)")
-            raise did_you_mean(f"option of {verb}", name, {*known, "attack"})
+            raise did_you_mean(f"option of {verb}", name, {*known, "attack", *also})
         return cls(**options)
 
 

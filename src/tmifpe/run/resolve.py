@@ -60,6 +60,8 @@ def resolve_attack(text: str, base: PGD | None = None) -> Attack:
                 f"{name} is neither a loss, called as f(logits, labels, targets), nor a tmifpe.Attack or a function "
                 "that makes one"
             )
+        if name == "standard":  # AutoAttack's own word
+            raise InputError("unknown attack 'standard'; the default here is 'full', and AutoAttack is 'autoattack'")
         raise did_you_mean("loss or attack", name, [*LOSSES, *ATTACKS])
     if base is not None:
         counted = [option for option in ("steps", "restarts") if option in options_of(name)]

@@ -92,5 +92,17 @@ class Transferred:
             [f"of {self.given} examples in `transfer_adv`, {' and '.join(said)}; they were not tried"] if said else []
         )
 
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Transferred:
+        """As a store has it; `KeyError`, `TypeError` or `ValueError` where that is something else."""
+        boxed, far, broken, new = (
+            np.array([int(index) for index in plain[name]], dtype=np.int64)
+            for name in ("outside_box", "outside_ball", "broken", "new")
+        )
+        alone, united = float(plain["robust_accuracy"]), float(plain["united_robust_accuracy"])
+        if not 0 <= united <= alone <= 1:
+            raise ValueError("no accuracy")
+        return cls(int(plain["given"]), boxed, far, float(plain["farthest"]), broken, new, alone, united)
+
     def to_json(self) -> dict[str, Any]:
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}

@@ -10,6 +10,7 @@ __all__ = [
     "read_shards",
     "run_at",
     "stored_shards",
+    "transferred_of",
 ]
 
 import json
@@ -27,6 +28,7 @@ from tmifpe.run.evidence.evidence import evidence_of
 from tmifpe.run.outcomes import Outcomes, as_columns
 from tmifpe.run.shard import ShardResult
 from tmifpe.run.spec import Plan, RunSpec
+from tmifpe.run.verify import Transferred
 from tmifpe.store.columns import columns_digest, listed_columns
 from tmifpe.store.errors import StoreError, damaged
 from tmifpe.store.stages import read_stages
@@ -168,7 +170,13 @@ def _summary(plain: Any) -> dict[str, Any]:
     if not all(0 <= float(value) <= 1 for value in plain.get("repeated", ())):
         raise ValueError("no accuracy")
     evidence_of(plain)
+    transferred_of(plain)
     return dict(plain)
+
+
+def transferred_of(plain: dict[str, Any]) -> Transferred | None:
+    """What was found of given examples, if a run was asked for that."""
+    return Transferred.from_json(plain["transfer"]) if "transfer" in plain else None
 
 
 def stored_shards(connection: sqlite3.Connection, run: StoredRun, folder: Path) -> dict[int, str]:

@@ -24,7 +24,15 @@ from tmifpe.store.failures import read_failures
 from tmifpe.store.files import read_adv, run_folder
 from tmifpe.store.lock import RunLock
 from tmifpe.store.recorder import StoreRecorder
-from tmifpe.store.rows import Session, StoredRun, read_runs, read_sessions, read_shards, stored_shards
+from tmifpe.store.rows import (
+    Session,
+    StoredRun,
+    read_runs,
+    read_sessions,
+    read_shards,
+    stored_shards,
+    transferred_of,
+)
 from tmifpe.store.schema import DATABASE, connect, transaction
 from tmifpe.store.stages import read_stages
 
@@ -100,6 +108,7 @@ class Store:
             flags,
             checks,
             repeated=repeated,
+            transferred=transferred_of(plain),
             files=files if len(files) == len(outcomes) else (),
             class_names=names,
             stages=read_stages(plain.get("stages")),

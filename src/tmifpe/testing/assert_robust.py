@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["assert_robust"]
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tmifpe.attacks import Attack
 from tmifpe.core.errors import InputError
@@ -13,7 +13,7 @@ from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.evaluation.evaluate import evaluate
 from tmifpe.report.broken import describe
 from tmifpe.report.gates import Gates
-from tmifpe.run.request import EvaluateOptions
+from tmifpe.run.request import EvaluateOptions, Request
 from tmifpe.run.result import Result
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ def assert_robust(
     __tracebackhide__ = True  # pytest then shows the caller's line
     if strict and options.get("checks") is False:
         raise InputError("strict looks at flags, and checks=False raises none; leave one of them out")
+    own = ("at_least", "clean_at_least", "lower_at_least", "strict")
+    Request.of(cast("dict[str, Any]", options), "assert_robust", own)  # or `evaluate` would suggest its own options
     gates = Gates(at_least, clean_at_least, lower_at_least, strict)
     result = evaluate(model, data, threat, attack, **options)
     if missed := gates.missed(result):

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["board"]
 
 import re
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -25,6 +26,7 @@ def board(
     from tmifpe.cli.pages.report import reported
     from tmifpe.report.page.board import board_html, board_row
     from tmifpe.report.page.render import report_html
+    from tmifpe.run.shown.titles import model_titles
     from tmifpe.store import Store
 
     kept = Store(store)
@@ -36,13 +38,13 @@ def board(
         (folder / "reports").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {out}: {error.strerror or error}") from error
-    rows = []
-    for run in runs:
+    rows, titles = [], model_titles([run.spec for run in runs])
+    for run, title_of_model in zip(runs, titles, strict=True):
         if not re.fullmatch("[0-9a-f]{16}", run.key):  # it names a file, and a store may come from anybody
             raise InputError(f"{shown(run.key)} is not the key of a run; the run store {store} is damaged")
         told, href = reported(kept, run, Gallery(gallery)), f"reports/{run.key}.html"
         parse.write_file(str(folder / href), report_html([told]).encode(errors="replace"))
-        rows.append(board_row(told, href))
+        rows.append(board_row(replace(told, title=title_of_model), href))
     name = title or kept.folder.resolve().name
     parse.write_file(str(folder / "index.html"), board_html(rows, name).encode(errors="replace"))
     typer.echo(harmless(f"wrote {folder / 'index.html'}: {len(rows)} runs"))

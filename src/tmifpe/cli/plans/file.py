@@ -178,6 +178,9 @@ def _value(where: str, name: str, value: Any) -> Any:
     if int in kinds and isinstance(value, int) and not isinstance(value, bool):
         return value
     if float in kinds and number:
+        if name in GATES and not 0 <= value <= 1:
+            meant = f"; {value:g} % is {value / 100:g}" if 1 < value <= 100 else ""
+            raise InputError(f"{where}: {name} is a fraction in [0, 1], got {value:g}{meant}")
         return float(value)
     words = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
     wanted = " or ".join(text for kind, text in words.items() if kind in kinds)
@@ -218,10 +221,6 @@ def _check(run: PlannedRun) -> None:
     from tmifpe.run.request import Request
     from tmifpe.store.adversarial import check_ending
 
-    for gate in GATES:
-        value = getattr(run, gate)
-        if value is not None and not 0 <= value <= 1:
-            raise InputError(f"{gate} is a fraction in [0, 1], got {value}")
     if run.save_adv is not None:
         check_ending(run.save_adv)
         parse.check_output(run.save_adv)

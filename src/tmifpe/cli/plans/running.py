@@ -14,6 +14,7 @@ from tmifpe.cli.plans.file import GATES, PlannedRun
 from tmifpe.core.errors import InputError, first_line
 
 if TYPE_CHECKING:
+    from tmifpe.report.gates import Gates
     from tmifpe.run.result import Result
     from tmifpe.run.shown.progress import Progress
 
@@ -35,15 +36,19 @@ class PlanRow:
         return "incomplete" if self.result.missing else "done"
 
     @property
-    def missed(self) -> list[str]:
-        """In which way it is below what the plan asks for; never said of a part."""
+    def gates(self) -> Gates:
+        """What the plan asks of the accuracies."""
         from tmifpe.report.gates import Gates
 
-        asked, found = self.run, self.result
+        return Gates(self.run.fail_below, self.run.fail_below_clean, self.run.fail_below_lower)
+
+    @property
+    def missed(self) -> list[str]:
+        """In which way it is below what the plan asks for; never said of a part."""
+        found = self.result
         if found is None or found.missing or found.part:
             return []
-        gates = Gates(asked.fail_below, asked.fail_below_clean, asked.fail_below_lower)
-        return [case.said for case in gates.missed(found)]
+        return [case.said for case in self.gates.missed(found)]
 
     @property
     def flagged(self) -> bool:

@@ -6,12 +6,15 @@ __all__ = ["HEADINGS", "cells", "junit", "latex", "markdown"]
 
 import re
 from collections.abc import Sequence
+from pathlib import PurePath
 from xml.etree import ElementTree as ET
 
 from tmifpe.cli.plans.running import PlanRow
 from tmifpe.core.shown.formats import markdown_text
+from tmifpe.report.broken import describe
 
 HEADINGS = ("run", "threat", "examples", "clean %", "robust %", "95 % interval", "state")
+MISSED = "below what is asked"
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -24,7 +27,7 @@ def cells(row: PlanRow) -> list[str]:
     threat = result.spec.threat
     low, high = result.bounds if result.missing else result.interval
     said = [row.state if not result.part else f"shard {result.part}"]
-    said += ["below what is asked"] if row.missed else []
+    said += [MISSED] if row.missed else []
     said += [", ".join(dict.fromkeys(flag.name for flag in result.flags))] if result.flags else []
     return [
         row.run.name,
@@ -38,8 +41,14 @@ def cells(row: PlanRow) -> list[str]:
 
 
 def markdown(rows: Sequence[PlanRow]) -> str:
-    lines = [f"| {' | '.join(HEADINGS)} |", "|---|---|" + "---:|" * 4 + "---|"]
-    lines += [f"| {' | '.join(map(markdown_text, cells(row)))} |" for row in rows]
+    """With the model, and what was asked of it where that is missed: a page is read without the plan beside it."""
+    head = (HEADINGS[0], "model", *HEADINGS[1:])
+    lines = [f"| {' | '.join(head)} |", "|---|---|---|" + "---:|" * 4 + "---|"]
+    for row in rows:
+        name, *told, state = cells(row)
+        if row.missed:
+            state = state.replace(MISSED, f"{MISSED}: {'; '.join(row.missed)}")
+        lines.append(f"| {' | '.join(map(markdown_text, (name, _model(row), *told, state)))} |")
     return "\n".join(lines) + "\n"
 
 
@@ -58,15 +67,34 @@ def junit(rows: Sequence[PlanRow]) -> str:
     suite = ET.Element("testsuite", {"name": "tmifpe", **counts})
     for row in rows:
         case = ET.SubElement(suite, "testcase", {"classname": "tmifpe.plan", "name": _legal(row.run.name)})
-        text = _legal("; ".join(cells(row)[1:]))
+        first, text = map(_legal, _said(row))
         if row.state != "done":
-            ET.SubElement(case, "error", {"type": "tmifpe", "message": text}).text = text
+            ET.SubElement(case, "error", {"type": "tmifpe", "message": first}).text = text
         elif row.missed or row.flagged:
-            ET.SubElement(case, "failure", {"type": "tmifpe", "message": text}).text = text
+            ET.SubElement(case, "failure", {"type": "tmifpe", "message": first}).text = text
         else:
             ET.SubElement(case, "system-out").text = text
     ET.indent(suite)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
+
+
+def _said(row: PlanRow) -> tuple[str, str]:
+    """In a line what decided, and in full what `tmifpe evaluate --junit` says."""
+    result = row.result
+    if result is None:
+        return row.error, row.error
+    if result.missing or result.part:
+        return str(result), str(result)
+    flags = ["flags were raised: " + ", ".join(dict.fromkeys(flag.name for flag in result.flags))]
+    decided = [*row.missed, *(flags if row.flagged else [])]
+    full = describe(result, row.run.fail_below)
+    more = [said for said in decided if said not in full]
+    return "; ".join(decided) or full.partition("\n")[0], "\n".join([full, *more])
+
+
+def _model(row: PlanRow) -> str:
+    weights = row.run.source.weights
+    return row.run.source.model + (f" ({PurePath(weights).name})" if weights else "")
 
 
 def _percent(value: float) -> str:

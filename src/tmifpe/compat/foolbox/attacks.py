@@ -38,6 +38,7 @@ from tmifpe import attacks
 from tmifpe.attacks.loop.frozen import frozen
 from tmifpe.compat.foolbox.criteria import as_tensor, read_criterion
 from tmifpe.compat.foolbox.model import BoundedModel
+from tmifpe.compat.inputs import check_batch
 from tmifpe.core.errors import InputError
 from tmifpe.core.numbers import whole_number
 from tmifpe.core.types import Threat
@@ -63,7 +64,9 @@ class _FoolboxAttack(ABC):
         self, model: BoundedModel, inputs: Tensor, criterion: Any, *, epsilons: Sequence[float | None] | float | None
     ) -> tuple[Any, Any, Tensor]:
         """Of several epsilons: lists of tensors like `inputs`, and success (epsilons, n); of one: tensors and (n,)."""
-        x, (labels, targets) = as_tensor(inputs), read_criterion(criterion)
+        x = as_tensor(inputs)
+        check_batch(x)
+        labels, targets = read_criterion(criterion)
         several = isinstance(epsilons, Sequence)
         radii: list[float | None] = [*epsilons] if isinstance(epsilons, Sequence) else [epsilons]
         problem = _Question(model, x, labels, targets)

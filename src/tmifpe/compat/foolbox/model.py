@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tmifpe.compat.foolbox.criteria import as_tensor
+from tmifpe.compat.inputs import check_batch
 from tmifpe.core.errors import InputError, shown
 
 
@@ -91,5 +92,6 @@ class PyTorchModel(nn.Module):
 @torch.no_grad()
 def accuracy(fmodel: BoundedModel, inputs: Tensor, labels: Tensor) -> float:
     """The share of the inputs that are classified as labelled."""
+    check_batch(as_tensor(inputs), as_tensor(labels))
     logits = fmodel(as_tensor(inputs))
     return float((logits.argmax(dim=-1) == as_tensor(labels).to(logits.device)).float().mean())

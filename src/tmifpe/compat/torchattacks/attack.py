@@ -16,6 +16,7 @@ from tmifpe.attacks import Attack as Climb
 from tmifpe.attacks import Loop, Queries
 from tmifpe.attacks.attack import as_problem
 from tmifpe.attacks.loop.frozen import dtype_of, frozen
+from tmifpe.compat.inputs import check_batch
 from tmifpe.compat.torchattacks.files import read_points, to_type, write_points
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.types import Threat
@@ -45,6 +46,7 @@ class Attack:
 
     def __call__(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
         """Adversarial examples, normalised where the inputs are; of labels that are None, the model's own."""
+        check_batch(inputs, labels)
         x = inputs.detach().to(self.device)
         if self.normalization_used is not None:
             x = self._in_box(self.inverse_normalize(x))

@@ -51,7 +51,7 @@ def board_row(reported: Reported, href: str) -> BoardRow:
     result, spec = reported.result, reported.result.spec
     low, high = result.bounds if result.missing else result.interval
     return BoardRow(
-        model=spec.model,
+        model=reported.model,
         data=spec.data,
         norm=spec.threat.norm,
         eps=spec.threat.eps,

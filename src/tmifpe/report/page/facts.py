@@ -80,6 +80,7 @@ def provenance_sheet(reported: Reported) -> Sheet:
         ("run", reported.run or result.key or "not stored"),
         ("command", command(result)),
         ("model", spec.model),
+        *(("model option", option) for option in spec.model_options),
         ("model identity", spec.model_identity or "not known"),
         ("data", f"{spec.data}, {spec.n} of {spec.total} examples"),
         ("data identity", spec.data_identity or "not known"),
@@ -101,7 +102,7 @@ def comparison_sheet(reports: Sequence[Reported]) -> Sheet:
     places: dict[tuple[str, ...], dict[str, str]] = {}
     for one in reports:
         spec = one.result.spec
-        where = (spec.model, spec.data, one.threat, str(spec.n), percent(one.result.clean_accuracy))
+        where = (one.model, spec.data, one.threat, str(spec.n), percent(one.result.clean_accuracy))
         cells = places.setdefault(where, {})
         told = _cell(one.result)
         cells[one.attack] = f"{cells[one.attack]}, {told}" if one.attack in cells else told
@@ -162,11 +163,11 @@ def _shortened(parts: tuple[str, ...], most: int) -> list[str]:
 
 
 def _telling(reports: Sequence[Reported]) -> list[tuple[str, ...]]:
-    parts = [(one.result.spec.model, one.result.spec.data, one.attack, one.threat) for one in reports]
+    parts = [(one.model, one.result.spec.data, one.attack, one.threat) for one in reports]
     telling = [k for k, values in enumerate(zip(*parts, strict=True)) if len(set(values)) > 1]
     return [tuple(each[k] for k in telling) or each[:1] for each in parts]
 
 
 def name_of(reported: Reported) -> str:
     """A run in a list of several."""
-    return f"{reported.result.spec.model}, {reported.attack}, {reported.threat}"
+    return f"{reported.model}, {reported.attack}, {reported.threat}"

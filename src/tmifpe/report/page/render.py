@@ -18,13 +18,14 @@ from tmifpe.core.shown.sheet import percent, visible
 from tmifpe.report.page import facts
 from tmifpe.report.page.charts import Standing, line_chart, ranking
 from tmifpe.report.page.measured import Line, against_eps, against_steps
-from tmifpe.report.page.reported import Reported
+from tmifpe.report.page.reported import Reported, titled
 from tmifpe.report.page.section import section_of
 from tmifpe.version import __version__
 
 
 def report_html(reports: Sequence[Reported]) -> str:
     """The report as the text of an HTML file."""
+    reports = titled(reports)
     sections = [section_of(one, number) for number, one in enumerate(reports, start=1)]
     compared = _compared(reports) if len(reports) > 1 else None
     title = facts.name_of(reports[0]) if len(reports) == 1 else f"{len(reports)} runs compared"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["Picture", "Reported", "short_attack"]
+__all__ = ["Picture", "Reported", "short_attack", "titled"]
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from tmifpe.run.result import Result
 from tmifpe.run.shown.sheets import stage_name
+from tmifpe.run.shown.titles import model_titles
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,12 @@ class Reported:
     pictures: tuple[Picture, ...] = field(default=(), repr=False)
     pictures_note: str = ""
     """Where the images come from, or why there are none."""
+    title: str = ""
+    """What its model is called among those of other runs."""
+
+    @property
+    def model(self) -> str:
+        return self.title or self.result.spec.model
 
     @property
     def attack(self) -> str:
@@ -51,6 +59,12 @@ class Reported:
     def threat(self) -> str:
         threat = self.result.spec.threat
         return f"{threat.norm} {threat.eps:.6g}{threat.within}"
+
+
+def titled(reports: Sequence[Reported]) -> list[Reported]:
+    """The same runs, with names that tell their models apart."""
+    titles = model_titles([one.result.spec for one in reports])
+    return [replace(one, title=title) for one, title in zip(reports, titles, strict=True)]
 
 
 def short_attack(result: Result) -> str:

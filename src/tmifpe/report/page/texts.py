@@ -15,7 +15,7 @@ from typing import Any
 from tmifpe.core.shown.formats import markdown_text, sheet_latex, sheet_markdown
 from tmifpe.core.shown.sheet import Sheet, visible
 from tmifpe.report.page import facts, measured
-from tmifpe.report.page.reported import Reported
+from tmifpe.report.page.reported import Reported, titled
 from tmifpe.run.shown.sheets import result_sheets
 
 
@@ -132,4 +132,4 @@ FORMATS: dict[str, Callable[[Sequence[Reported]], str]] = {
 
 def as_text(reports: Sequence[Reported], kind: str) -> str:
     """The report in one of `FORMATS`."""
-    return FORMATS[kind](reports)
+    return FORMATS[kind](titled(reports))

@@ -8,9 +8,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from tmifpe.attacks.catalogue import NAMED, attack_spelling, attack_title, get_attack, split_sequence
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import parse_whole, whole_number
 from tmifpe.core.stats import hypergeometric_bounds
+from tmifpe.run.shown.sheets import stage_name
 
 ATTACK = "autoattack"
 """The stronger attack, unless another one is named."""
@@ -40,6 +42,20 @@ class SpotCheck:
     forwards: int = 0
     backwards: int = 0
     seconds: float = 0.0
+
+    @property
+    def title(self) -> str:
+        """The attack as it is asked for, `full`, or in a few words.
+
+        >>> SpotCheck("pgd(loss=cw,steps=50)", 1, 1, 1, 1, 1).title
+        'pgd cw 50'
+        """
+        stages = split_sequence(self.attack)
+        named = attack_title(stages)
+        whole = {attack_spelling(stage) for stage in get_attack("full").stages}
+        if len(stages) > 1 and whole.issuperset(stages):  # what of it fits a targeted or randomised run
+            return "full"
+        return named if named in NAMED else "; ".join(map(stage_name, stages))
 
     @property
     def at_least(self) -> int:

@@ -46,10 +46,13 @@ def headline(result: Result) -> Sheet:
         rows.append(("success rate", f"{percent(result.success_rate)} % towards {spec.targets}"))
     if spec.verify != "none":
         rows.append((f"in {spec.verify}", f"{len(result.fragile)} fragile: broken in one precision only"))
+    if (given := result.transferred) is not None:
+        both, alone = percent(given.united_robust_accuracy), percent(given.robust_accuracy)
+        rows.append(("with the given examples", f"{both} % robust ({alone} % after those examples alone)"))
     if result.repeated:
         rows.append(("further draws", ", ".join(percent(value) for value in result.repeated)))
     if result.spot_check is not None:
-        rows.append(("spot check", str(result.spot_check)))
+        rows.append(("spot check", f"{result.spot_check.title}: {result.spot_check}"))
     if result.from_model is not None:
         rows.append((f"from {result.from_model.model}", str(result.from_model)))
     return Sheet("Headline", (), tuple(rows))
