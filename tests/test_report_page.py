@@ -322,7 +322,7 @@ def test_the_command_of_a_report_names_weights_and_normalisation(tmp_path: Path)
 def test_two_weights_of_one_model_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from safetensors.torch import save_file
 
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "1000")  # the folder of a test may have a long name
     (tmp_path / "net.py").write_text(
         "import torch\ndef build():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))\n"
     )
