@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tmifpe.attacks import FMN, Loop, Queries
+from tmifpe.attacks import FMN, Loop, Problem, Queries, Verdicts
 from tmifpe.attacks.attack import as_problem
 from tmifpe.attacks.loop.frozen import dtype_of, frozen
 from tmifpe.attacks.radius.fmn import size_of
@@ -24,12 +24,13 @@ from tmifpe.core.shown.formats import sheet_html, sheet_latex, sheet_markdown
 from tmifpe.core.types import UNIT, Box, Classifier, Model, Threat
 from tmifpe.evaluation.shown_radii import minimal_sheet, plot_minimal
 from tmifpe.losses import AnyLoss
-from tmifpe.norms import get_norm
+from tmifpe.norms import column, get_norm
 from tmifpe.run.shown.plot import save_figure
 from tmifpe.run.verify import verify
 
 _BEGIN = 1 / 16
 """Where the search begins, as a share of the diameter of the box: it grows and shrinks from there."""
+_FARTHEST = 0.01
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,25 @@ def minimal(
             part = problem.take(rows)
             loop = Loop(batch_size, "verdict", lambda claimed, these: verify(claimed, these, queries, batch_size))
             found = attack.run(part, queries, loop)
-            adv[rows] = torch.where(found.fooled.reshape(-1, *[1] * (x.dim() - 1)), found.best, part.x)
-            size[rows] = torch.where(found.fooled, size_of(part, found.best), torch.inf)
+            best, holds = _confirmed(part, found, loop)
+            adv[rows] = torch.where(column(holds, best), best, part.x)
+            size[rows] = torch.where(holds, size_of(part, best), torch.inf)
     return Minimal(adv.to(x.dtype), size)
+
+
+def _confirmed(problem: Problem, found: Verdicts, loop: Loop) -> tuple[Tensor, Tensor]:
+    """The points, and which of them hold (n,). One so near the boundary that rounding decides on which side it lies is
+    moved away from its image, by at most `_FARTHEST` of its size, until it is confirmed."""
+    assert loop.verify is not None  # noqa: S101 - given above
+    best, holds = found.best.clone(), found.fooled.clone()
+    beyond = 8 * torch.finfo(best.dtype).eps
+    while beyond < _FARTHEST and len(open_ := (~holds & (found.margin > -torch.inf)).nonzero()[:, 0]):
+        part = problem.take(open_)
+        moved = part.ball.boxed(torch.lerp(part.x, found.best[open_], 1 + beyond))
+        right = loop.verify(moved, part)
+        best[open_[right]], holds[open_[right]] = moved[right], True
+        beyond *= 4
+    return best, holds
 
 
 def _tensor(given: Tensor | NDArray[Any]) -> Tensor:
