@@ -21,6 +21,7 @@ from tmifpe import PGD, Threat, evaluate
 from tmifpe.attacks.loop import Loop, Problem
 from tmifpe.attacks.loop.parts import FEWEST, PartedQueries
 from tmifpe.attacks.loop.queries import Queries
+from tmifpe.attacks.loop.reach import Reach
 from tmifpe.core.errors import InputError
 from tmifpe.data import as_data
 from tmifpe.engines.parcel import Order
@@ -460,6 +461,7 @@ def test_tuned_and_untuned_agree(robust_digits: tuple[nn.Module, Tensor, Tensor]
 def test_the_choice_is_recorded_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     chosen = Tuning(channels_last=True, folded=True, batch_size=4, gain=1.5, seconds=0.25)
     monkeypatch.setattr(prepare, "choose", lambda *_, **__: chosen)
+    chosen = dataclasses.replace(chosen, reach=Reach().times)  # which is not for `choose` to say
     asked: dict[str, Any] = {"store": tmp_path, "shard_size": 8, "batch_size": 2, "tune": "auto"}
 
     def stop(step: Any) -> None:
@@ -505,7 +507,9 @@ def test_one_choice_serves_all_columns(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(prepare, "choose", once)
     row = tmifpe.compare(network(), data(), Threat("linf", 0.05), ["ce", "cw"], PGD(steps=1), tune="auto")
-    assert [runs[0].plan.tuning for runs in row.results.values()] == 2 * asked
+    assert [runs[0].plan.tuning for runs in row.results.values()] == 2 * [
+        dataclasses.replace(asked[0], reach=Reach().times)
+    ]
 
 
 def test_workers_are_told():

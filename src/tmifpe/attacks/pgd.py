@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tmifpe.attacks.ascent import Ascent, AscentState
 from tmifpe.attacks.loop.queries import Objective
+from tmifpe.attacks.loop.reach import linear_gain
 from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core.errors import InputError, shown
 from tmifpe.losses import AnyLoss, get_loss, spelling
@@ -57,6 +58,13 @@ class PGD(Ascent):
     def objective(self, problem: Problem, state: AscentState) -> Objective:  # noqa: ARG002
         loss = get_loss(self.loss)
         return lambda logits: loss(logits, problem.labels, problem.targets)
+
+    @property
+    def may_leave(self) -> bool:
+        return self.restarts == 1  # another would begin elsewhere, whatever this one can still reach
+
+    def gain(self, problem: Problem, state: AscentState, grad: Tensor) -> Tensor:
+        return linear_gain(problem.norm, grad, state.x, problem.ball, state.region)
 
     def start(self, problem: Problem, restart: int) -> Tensor:
         if not self.random_start:

@@ -14,7 +14,9 @@ import torch
 from tmifpe.attacks.attack import Attack, Budget
 from tmifpe.attacks.loop import Loop, Verdicts
 from tmifpe.attacks.loop.queries import Queries, StageCost
+from tmifpe.attacks.loop.reach import Reach
 from tmifpe.attacks.loop.rows import Problem
+from tmifpe.attacks.near import Near
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.types import Threat
 
@@ -82,7 +84,7 @@ class Sequence(Attack):
             def told(done: int, more: int, last: bool = last, broken: int = broken) -> None:
                 loop.tick(broken + (done if last else more), broken + more)
 
-            found = _counted(stage, part, queries, replace(loop, tick=told))
+            found = _counted(stage, part, queries, replace(loop, tick=told, reach=self._reach(loop.reach, number)))
             found.stage = torch.where(found.fooled, number, -1)
             if total is None:
                 total = found
@@ -94,6 +96,11 @@ class Sequence(Attack):
             rows = rows[~found.fooled]
         assert total is not None  # noqa: S101 - there is at least one stage, and a problem has rows
         return total
+
+    def _reach(self, reach: Reach | None, number: int) -> Reach | None:
+        """For the stage of that number: a row that later ones would attack for being near must get the chance to be."""
+        later = [stage.share for stage in self.attacks[number + 1 :] if isinstance(stage, Near)]
+        return replace(reach, level=max(later)) if reach is not None and later else reach
 
 
 def as_attack(attacks: Iterable[Attack]) -> Attack:

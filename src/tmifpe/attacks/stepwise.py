@@ -52,6 +52,16 @@ class Stepwise(Attack):
         all, which is what a projected attack says."""
         return None
 
+    @property
+    def may_leave(self) -> bool:
+        """Whether rows may leave before their last step where they cannot get to the boundary by then (`Reach`); the
+        loop then asks for `gain`."""
+        return False
+
+    def gain(self, problem: Problem, state: Any, grad: Tensor) -> Tensor:
+        """The most that the linear model of the objective can still rise for each row (n,)."""
+        raise NotImplementedError
+
     @abstractmethod
     def step(self, problem: Problem, state: Any, evaluated: Evaluated) -> Any:
         """The next state, with `looks` one higher; `evaluated.grad` is None if no row has a step left, or if the

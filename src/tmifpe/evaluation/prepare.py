@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tmifpe.attacks import Attack, attack_spelling
+from tmifpe.attacks.loop.reach import Reach
 from tmifpe.attacks.sequence import fitting
 from tmifpe.certificates.certifier import METHOD, Certifier
 from tmifpe.checks.checks import Checks
@@ -262,14 +263,17 @@ class Prepared:
             recorder.close()
 
     def _chosen(self, job: Job, plan: Plan) -> Tuning | None:
-        """How to run the model, unless that is known. An array job is left as it is: its sisters would choose anew."""
+        """How to run the model, unless that is known. An array job measures nothing: its sisters would choose anew."""
         mode = str(self.request.tune)
-        if plan.tuning is not None or mode == "off" or (mode == "auto" and self.request.shard is not None):
+        if plan.tuning is not None or mode == "off":
             return None
         if self.tuning is None:
-            here = isinstance(self.engine, Local)
-            grows = self.request.batch_size is None and not job.keeps_batches
-            self.tuning = choose(self.model, self.data, plan, job.attack, mode, here=here, grows=grows)
+            chosen, here = None, isinstance(self.engine, Local)
+            if mode == "full" or self.request.shard is None:
+                grows = self.request.batch_size is None and not job.keeps_batches
+                chosen = choose(self.model, self.data, plan, job.attack, mode, here=here, grows=grows)
+            # That rows may leave early is not a matter of measuring, and holds wherever a part of the run is computed.
+            self.tuning = replace(chosen or Tuning(), reach=Reach().times)
         return self.tuning
 
     def _as_planned(self, job: Job, plan: Plan) -> Job:

@@ -41,6 +41,11 @@ class Linf:
         way = torch.sign(grad)
         return way if way.device.type == "cpu" else torch.nan_to_num_(way, nan=0.0)
 
+    def gain(self, grad: Tensor, x: Tensor, ball: Ball, region: Tensor | None) -> Tensor:
+        """The most that <grad, v - x> can be for v in ball and box (n,): pixel by pixel, up or down."""
+        lower, upper = (self.region(ball) if region is None else region).unbind(dim=1)
+        return torch.maximum(grad * (upper - x), grad * (lower - x)).flatten(1).sum(dim=1)
+
     def spread(self, grad: Tensor, share: Tensor) -> Tensor:  # noqa: ARG002 - every pixel takes part anyway
         return self.direction(grad)
 

@@ -16,6 +16,7 @@ from tmifpe.attacks import Attack, Loop, Verdicts
 from tmifpe.attacks.attack import check_box
 from tmifpe.attacks.loop.frozen import preserved_state
 from tmifpe.attacks.loop.queries import Queries, StageCost, Tally
+from tmifpe.attacks.loop.reach import Reach
 from tmifpe.attacks.loop.rows import Problem
 from tmifpe.attacks.radius.several import run_radii
 from tmifpe.attacks.sequence import Sequence as Stages
@@ -60,6 +61,13 @@ class Job:
     """How the model is run; `prepared` has the copy for it, where this process computes."""
     keeps_batches: bool = False
     """Whether the batch size is part of the question, as it is for a randomised model."""
+
+    @property
+    def reach(self) -> Reach | None:
+        """Which rows may leave early: none where the gradients are noisy, coarse or not the model's own."""
+        prepared, times = self.prepared, self.tuning.reach if self.tuning else None
+        noisy = self.eot > 1 or self.keeps_batches or prepared.dtype not in (torch.float32, torch.float64)
+        return None if times is None or noisy or prepared.straight_through else Reach(times)
 
 
 @dataclass
@@ -203,6 +211,7 @@ def _attack(
             job.mode,
             lambda claimed, these: verify(claimed, these, queries, job.batch_size),
             lambda done, broken: tick(closed + done, closed + broken),
+            job.reach,
         )
         stages = Stages(job.attack.stages)
         several = job.radii

@@ -20,7 +20,9 @@ from torch import Tensor
 
 from tmifpe.attacks.loop.parts import FEWEST, PartedQueries, run_parts
 from tmifpe.attacks.loop.queries import Evaluated, Objective, Queries
-from tmifpe.attacks.loop.rows import Problem, Rows, Verdicts
+from tmifpe.attacks.loop.reach import Reach
+from tmifpe.attacks.loop.rows import Problem, Verdicts
+from tmifpe.attacks.loop.seats import Seat, Slots, blank, gap_of
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
 from tmifpe.core.numbers import whole_number
@@ -52,6 +54,11 @@ class Steps(Protocol):
 
     def inside(self, problem: Problem, state: Any) -> Tensor | None: ...
 
+    @property
+    def may_leave(self) -> bool: ...
+
+    def gain(self, problem: Problem, state: Any, grad: Tensor) -> Tensor: ...
+
     def step(self, problem: Problem, state: Any, evaluated: Evaluated) -> Any: ...
 
 
@@ -65,75 +72,13 @@ class Loop:
     """From claimed adversarial examples to a mask of those that hold in a fresh forward pass."""
     tick: Callable[[int, int], None] = lambda done, broken: None
     """Called once per look with examples done and broken so far; raises to stop."""
+    reach: Reach | None = None
+    """Which rows may leave before their last step because they cannot get to the boundary, in `verdict` mode."""
 
     def __post_init__(self) -> None:
         if self.mode not in ("verdict", "strongest"):
             raise InputError(f"mode must be 'verdict' or 'strongest', got {self.mode!r}")
         object.__setattr__(self, "batch_size", whole_number("batch_size", self.batch_size))
-
-
-@dataclass
-class _Slots(Rows):
-    """The loop's own notes on each row of the batch."""
-
-    position: Tensor
-    margin: Tensor
-    gap: Tensor
-    """Between the two largest logits, for targeted rows and those that have been broken; see `_gap`."""
-    early: Tensor
-    """The margin before the last tenth of the looks."""
-    prediction: Tensor
-    unusable: Tensor
-    plain: Tensor
-    zero_grad: Tensor
-    best: Tensor
-    fresh: Tensor
-    """The best point is the one last looked at, and is copied to `best` only once a worse one follows."""
-
-    @classmethod
-    def open(cls, problem: Problem, position: Tensor) -> _Slots:
-        zero = torch.zeros_like(problem.labels)
-        dtype = numerics.compute_dtype(problem.x.dtype)
-        margin = torch.full(zero.shape, -torch.inf, dtype=dtype, device=zero.device)
-        return cls(
-            position,
-            margin,
-            gap=torch.full_like(margin, torch.nan),
-            early=margin.clone(),
-            prediction=problem.labels.clone(),
-            unusable=zero,
-            plain=zero.clone(),
-            zero_grad=zero.clone(),
-            best=problem.x.clone(),
-            fresh=torch.zeros_like(zero, dtype=torch.bool),
-        )
-
-
-@dataclass
-class _Seat:
-    """A row of the batch with all that belongs to it, so that it can leave and come back."""
-
-    problem: Problem
-    state: Any
-    slots: _Slots
-
-    def take(self, rows: Tensor) -> _Seat:
-        return _Seat(self.problem.take(rows), self.state.take(rows), self.slots.take(rows))
-
-    def put(self, rows: Tensor, other: _Seat) -> None:
-        self.problem.put(rows, other.problem)
-        self.state.put(rows, other.state)
-        self.slots.put(rows, other.slots)
-
-    def split(self, count: int) -> tuple[_Seat, _Seat]:
-        problem, state, slots = self.problem.split(count), self.state.split(count), self.slots.split(count)
-        return _Seat(problem[0], state[0], slots[0]), _Seat(problem[1], state[1], slots[1])
-
-    def join(self, other: _Seat) -> _Seat:
-        return _Seat(self.problem.join(other.problem), self.state.join(other.state), self.slots.join(other.slots))
-
-    def __len__(self) -> int:
-        return len(self.problem)
 
 
 class _Run:
@@ -142,9 +87,10 @@ class _Run:
     def __init__(self, attack: Steps, problem: Problem, queries: Queries, loop: Loop) -> None:
         self.attack, self.problem, self.queries, self.loop = attack, problem, queries, loop
         self.next = 0
+        self.reach = loop.reach if loop.mode == "verdict" and attack.may_leave else None
         self.late = math.ceil(0.9 * (attack.looks - 1))
         self.highest = _highest(problem)
-        self.claims: list[_Seat] = []
+        self.claims: list[Seat] = []
         self.seen = problem.x  # the points of the last look
         self.verdicts = blank(problem)
         self.done = self.broken = 0
@@ -163,7 +109,7 @@ class _Run:
             self.loop.tick(self.done, self.broken)
         return self.verdicts
 
-    def _admit(self, count: int) -> _Seat:
+    def _admit(self, count: int) -> Seat:
         """The next examples, at most `count`, ready for their first look."""
         if len(self.waiting) < count and self.next < len(self.problem):
             # Many at once: opening one row costs about as much as opening thirty.
@@ -172,12 +118,12 @@ class _Run:
         admitted, self.waiting = self.waiting.split(count)
         return admitted
 
-    def _open(self, count: int) -> _Seat:
+    def _open(self, count: int) -> Seat:
         end = min(self.next + count, len(self.problem))
         position = torch.arange(self.next, end, device=self.problem.labels.device)
         self.next = end
         problem = self.problem.take(position)
-        return _Seat(problem, self.attack.init(problem), _Slots.open(problem, position))
+        return Seat(problem, self.attack.init(problem), Slots.open(problem, position))
 
     def _look(self) -> None:
         """One query for the whole batch: judge every row, step every row, and release those that are finished."""
@@ -189,10 +135,30 @@ class _Run:
             objective = self.attack.objective(problem, state)
             evaluated = self._ask(state, lambda logits: objective(self._fitting(logits)), last)
         won = self._judge(evaluated.logits)
-        through = last | won if self.loop.mode == "verdict" else last
+        through = last
+        if self.loop.mode == "verdict":
+            last = last | self._beyond_reach(evaluated, last)
+            through = last | won
         self.batch.state = self.attack.step(problem, state, evaluated)
         if bool(through.any()):
             self._release(through, won, last)
+
+    def _beyond_reach(self, evaluated: Evaluated, last: Tensor) -> Tensor:
+        """Rows that cannot get to the boundary (n,): they have looked for the last time."""
+        beyond = torch.zeros_like(last)
+        if self.reach is None or evaluated.grad is None:
+            return beyond
+        rows = (self.reach.due(self.batch.state.looks) & ~last).nonzero()[:, 0]
+        if not len(rows):
+            return beyond
+        problem, state = self.batch.problem.take(rows), self.batch.state.take(rows)
+        if self.attack.smoothness(self.batch.state) is None:
+            evaluated = evaluated.take(rows)
+        else:  # what a smoothed gradient promises, the model need not keep
+            evaluated = self.queries.look(state.x, self.attack.objective(problem, state))
+        assert evaluated.grad is not None  # noqa: S101 - a look has one
+        gain = self.attack.gain(problem, state, evaluated.grad)
+        return beyond.index_copy_(0, rows, self.reach.beyond(problem, evaluated, gain))
 
     def _ask(self, state: State, objective: Objective, last: Tensor) -> Evaluated:
         if not self.attack.needs_gradient:
@@ -276,7 +242,7 @@ class _Run:
         self.batch.put(empty[empty < left], self.batch.take(moving))
         self.batch, _ = self.batch.split(left)
 
-    def _claim(self, seat: _Seat) -> None:
+    def _claim(self, seat: Seat) -> None:
         if self.loop.verify is None:
             self._record(seat, True)
         else:
@@ -302,13 +268,13 @@ class _Run:
             self.batch = self.batch.join(now) if len(self.batch) else now
             self.waiting = later.join(self.waiting) if len(self.waiting) else later
 
-    def _record_fooled(self, seat: _Seat) -> None:
+    def _record_fooled(self, seat: Seat) -> None:
         self._record(seat, True)
 
-    def _record_robust(self, seat: _Seat) -> None:
+    def _record_robust(self, seat: Seat) -> None:
         self._record(seat, False)
 
-    def _record(self, seat: _Seat, fooled: bool) -> None:
+    def _record(self, seat: Seat, fooled: bool) -> None:
         slots = seat.slots
         outcome = torch.full_like(slots.position, int(fooled), dtype=torch.bool)
         verdicts = Verdicts(
@@ -322,7 +288,7 @@ class _Run:
             zero_grad=slots.zero_grad,
             # Infinite if no earlier look could be used: everything was gained late.
             rise=slots.margin - slots.early,
-            gap=_gap(seat),
+            gap=gap_of(seat),
             stage=torch.full_like(slots.position, 0 if fooled else -1),
             adv=slots.best if fooled or self.loop.mode == "strongest" else seat.problem.x,
             best=slots.best,
@@ -347,35 +313,7 @@ def run_loop(attack: Steps, problem: Problem, queries: Queries, loop: Loop) -> V
     return _Run(attack, problem, queries, loop).go()
 
 
-def _gap(seat: _Seat) -> Tensor:
-    """Between the two largest logits (n,); an untargeted row that still has its label is -margin away by definition."""
-    slots, problem = seat.slots, seat.problem
-    if problem.targets is not None:
-        return slots.gap
-    return torch.where(slots.prediction == problem.labels, -slots.margin, slots.gap)
-
-
 def _highest(problem: Problem) -> int:
     """The largest class that is named, -1 of no examples."""
     named = torch.cat([problem.labels] + ([] if problem.targets is None else [problem.targets]))
     return int(named.max()) if len(named) else -1
-
-
-def blank(problem: Problem) -> Verdicts:
-    """Verdicts of rows that nobody has attacked: robust, with no margin to show for it."""
-    slots = _Slots.open(problem, problem.labels)
-    fooled = torch.zeros_like(problem.labels, dtype=torch.bool)
-    return Verdicts(
-        fooled,
-        slots.prediction,
-        slots.margin,
-        steps=torch.zeros_like(problem.labels),
-        unusable=slots.unusable,
-        plain=slots.plain,
-        zero_grad=slots.zero_grad,
-        rise=torch.zeros_like(slots.margin),
-        gap=slots.gap,
-        stage=torch.full_like(problem.labels, -1),
-        adv=slots.best,
-        best=problem.x.clone(),
-    )

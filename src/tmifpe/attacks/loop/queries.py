@@ -6,7 +6,7 @@ __all__ = ["Evaluated", "Objective", "Queries", "StageCost", "Tally", "TransferQ
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import TypeAlias, cast
 
 import torch
@@ -27,12 +27,18 @@ Objective: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One query: logits (n, K) and, where requested, the objective's value (n,) and the gradient
-    of its sum."""
+    """One query: logits (n, K) and, where requested, the objective's value (n,) and the gradient of its sum; `slope`
+    (n, K) is that at the logits, where the gradient is the model's own."""
 
     logits: Tensor
     value: Tensor | None = None
     grad: Tensor | None = None
+    slope: Tensor | None = None
+
+    def take(self, rows: Tensor) -> Evaluated:
+        """What it says of the rows at these positions."""
+        parts = {one.name: getattr(self, one.name) for one in fields(self)}
+        return replace(self, **{name: part.index_select(0, rows) for name, part in parts.items() if part is not None})
 
 
 @dataclass
@@ -95,9 +101,10 @@ class Queries:
     def look(self, x: Tensor, objective: Objective, smooth: Tensor | None = None) -> Evaluated:
         """Logits at x and d sum(objective) / d x. Values are summed, never averaged: a mean shrinks the
         gradient with the batch size, until it underflows. `smooth` (n,): see `SmoothBackward`."""
-        logits, value, grad = self._look_once(x, objective, smooth)
+        logits, value, grad, slope = self._look_once(x, objective, smooth)
         if self.eot == 1:
-            return Evaluated(logits, value, grad)
+            own = smooth is None and not self.straight_through
+            return Evaluated(logits, value, grad, slope if own else None)
         for _ in range(self.eot - 1):
             more = self._look_once(x, objective, smooth)
             logits, value, grad = logits + more[0], value + more[1], grad + more[2]
@@ -125,28 +132,30 @@ class Queries:
         self.tally.backwards += len(x)
         return seen[0], found
 
-    def _look_once(self, x: Tensor, objective: Objective, smooth: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _look_once(
+        self, x: Tensor, objective: Objective, smooth: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         with torch.enable_grad():
-            leaf, logits = self.trace(x, smooth)
+            leaf, logits = self._trace(x, smooth)
             value = as_values(objective(logits), logits)
-            grad = self.follow_back(leaf, logits, value.sum())
-        return logits.detach(), value.detach(), grad
+            grad, slope = self._follow_back(leaf, logits, value.sum())
+        return logits.detach(), value.detach(), grad, slope
 
-    def trace(self, x: Tensor, smooth: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _trace(self, x: Tensor, smooth: Tensor | None) -> tuple[Tensor, Tensor]:
         """The images as a leaf, and their logits with the way back to it; counted as a forward pass."""
         leaf = x.detach().requires_grad_()
         with through_identity(self.model, self.straight_through):
             return leaf, self._ask(leaf) if smooth is None else self._ask_smoothly(leaf, smooth)
 
-    def follow_back(self, leaf: Tensor, logits: Tensor, end: Tensor, slope: Tensor | None = None) -> Tensor:
-        """d end / d leaf, with `slope` where `end` is no number; counted, unless there is no way back."""
+    def _follow_back(self, leaf: Tensor, logits: Tensor, end: Tensor) -> tuple[Tensor, Tensor | None]:
+        """d end / d leaf and d end / d logits; counted, unless there is no way back."""
         if not logits.requires_grad:
-            return torch.zeros_like(leaf)
+            return torch.zeros_like(leaf), None
         with _failing_clearly(len(leaf)):
-            found = torch.autograd.grad(end, leaf, slope, allow_unused=True)
+            found = torch.autograd.grad(end, (leaf, logits), allow_unused=True)
         self.tally.backwards += len(leaf)
-        grad = cast("Tensor | None", found[0])
-        return torch.zeros_like(leaf) if grad is None else grad
+        grad, slope = cast("tuple[Tensor | None, Tensor | None]", found)
+        return torch.zeros_like(leaf) if grad is None else grad, slope
 
     def _ask_smoothly(self, x: Tensor, share: Tensor) -> Tensor:
         with SmoothBackward(share) as seen:

@@ -43,6 +43,8 @@ class Tuning:
     """To which the rows are dealt, each a loop in a thread of its own (`run_parts`); None for one loop."""
     batch_size: int | None = None
     """Rows per batch; None for that of the plan."""
+    reach: float | None = None
+    """Rows leave that not even so many times what the linear model promises would break (`Reach`); None: none does."""
     gain: float = 1.0
     """How many times as fast a forward and backward pass has become."""
     seconds: float = 0.0
@@ -68,6 +70,7 @@ class Tuning:
         if (
             not all(isinstance(flag, bool) for flag in flags)
             or not all(type(size) is int and 1 <= size <= _MOST for size in sizes)
+            or not (found.reach is None or (type(found.reach) in (int, float) and found.reach >= 1))
             or found.autocast not in ("", "bf16", "fp16")
             or not all(math.isfinite(float(number)) for number in (found.gain, found.seconds))
         ):
