@@ -18,6 +18,7 @@ from tmifpe.cli.options import (
     StoreOptions,
     Track,
     TrustOptions,
+    Verbose,
 )
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def evaluate(
         bool, typer.Option("--certify", help="Prove what no Linf attack can break; see docs/certify.md.")
     ] = False,
     track: Track = None,
+    verbose: Verbose = False,
     gate: GateOptions,
     keep: StoreOptions,
     engine: EngineOptions,
@@ -80,6 +82,8 @@ def evaluate(
         Console().print(console.result_table(result))
         if any(layer.dies for layer in result.layers):
             Console().print(console.layers_table(result.layers))
+    if verbose:
+        console.remark(f"tuning: {result.plan.tuning or 'off'}")
     if result.key and keep.folder is not None:
         short = result.key[:8]
         where = f" --store {shlex.quote(keep.folder)}" if keep.folder != STORE else ""

@@ -170,7 +170,8 @@ class RowOptions:
         str,
         typer.Option(
             envvar="TMIFPE_TUNE",
-            help="Look for a faster way to run the model: auto (for 2 % of the run), full (whatever it takes), off.",
+            help="Look for a faster way to run the model (auto: for 2 % of the run; full: whatever it takes) and let "
+            "examples leave that are out of reach; off: every step of every example, on the model as it is.",
         ),
     ] = "auto"
     shard_size: Annotated[
@@ -313,6 +314,11 @@ class StoreOptions:
 
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress and no remarks on stderr; results and errors stay.")
+]
+
+
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Say on stderr how the model was run, and what that gained.")
 ]
 
 

@@ -88,7 +88,8 @@ class Tuning:
             *([f"{self.threads} thread{'s' * (self.threads > 1)}"] if self.threads and not self.parts else []),
             *([f"batches of {self.batch_size}"] if self.batch_size else []),
         ]
-        return f"{', '.join(words)}: {self.gain:.2f} times as fast" if words else "as it is"
+        said = f"{', '.join(words)}: {self.gain:.2f} times as fast" if words else "as it is"
+        return said + ("; rows out of reach leave early" if self.reach else "")
 
 
 def tune_mode(given: str | None) -> str:
