@@ -19,6 +19,9 @@ PIP    := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-ch
 # uv does in seconds what takes pip minutes. Where it cannot be had, or reads other indexes than pip and fails, pip does it.
 UV     := $(BIN)/uv pip install -qq --python $(BIN)/python --constraint constraints.txt
 
+# Where the environment forbids Python to keep what it has compiled, every process compiles torch anew, for seconds.
+export PYTHONDONTWRITEBYTECODE :=
+
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
