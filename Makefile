@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all one needs; everything runs in .venv, which they create on first use.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-portable test-slow test-long fuzz browser peers docs bench lint types format constraints dist clean
+.PHONY: help setup demo test test-portable test-slow test-both test-long fuzz browser peers docs bench lint types format constraints dist clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -18,6 +18,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 PIP    := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check --constraint constraints.txt
 # uv does in seconds what takes pip minutes. Where it cannot be had, or reads other indexes than pip and fails, pip does it.
 UV     := $(BIN)/uv pip install -qq --python $(BIN)/python --constraint constraints.txt
+
+# Where the environment forbids Python to keep what it has compiled, every process compiles torch anew, for seconds.
+export PYTHONDONTWRITEBYTECODE :=
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +55,10 @@ test-portable: setup ## the numerical tests, as other processors would compute (
 
 test-slow: setup ## 512 images of Table 1, killed runs, long fuzzing, memory
 	@$(PYTEST) -m slow
+
+# The slow cases of the fuzzing are more of what the quick ones try.
+test-both: setup ## `test` and `test-slow` at once, without the quick part of the fuzzing, for .ci/run
+	@$(PYTEST) -m 'not long and not quick'
 
 test-long: setup ## a full row of Table 1 and 2,000 certified networks, of which .ci/run tests a part
 	@$(PYTEST) -m long

@@ -1,4 +1,4 @@
-"""Run the numerical tests as other processors would compute: once for every arithmetic that this machine can imitate.
+"""Run the numerical tests as other processors would compute: once for every processor that this machine can imitate.
 
 Libraries choose their code by the instruction set, and each adds and rounds in another order. A setting that gives
 the very bits of one that was tested before (a probe compares them), or of none at all, which `make test` has tested,
@@ -17,7 +17,8 @@ from itertools import repeat
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# One process for each setting, which imports torch and collects once; the settings run side by side instead.
+# No workers, each of which would collect everything: the settings run side by side instead.
+PARTS = 2  # of the files, for each setting: with halves to hand out, no core is idle while the last setting runs
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
 
 # Sizes with and without a rest after whole vectors, as the tests have them: a few rows, 10 classes, 8 x 8 pixels.
@@ -56,18 +57,24 @@ def flags() -> set[str]:
 
 
 def settings() -> Iterator[dict[str, str]]:
-    """One library at a time. MKL heeds MKL_ENABLE_INSTRUCTIONS on Intel's processors only, and MKL_CBWR on all."""
+    """A whole processor at a time, with what each library does there: every value that a library knows is in one of
+    them. MKL heeds MKL_ENABLE_INSTRUCTIONS on Intel's processors only, and MKL_CBWR on all."""
     has = flags()
     avx2, avx512 = "avx2" in has, {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= has
-    for name, always, with_avx2, with_avx512 in (
-        ("MKL_ENABLE_INSTRUCTIONS", ["SSE4_2"], ["AVX2"], ["AVX512"]),
-        ("MKL_CBWR", ["SSE4_2"], ["AVX2"], ["AVX512"]),
-        ("ATEN_CPU_CAPABILITY", ["default"], ["avx2"], ["avx512"]),
-        ("ONEDNN_MAX_CPU_ISA", ["SSE41"], ["AVX", "AVX2"], ["AVX512_CORE", "AVX512_CORE_VNNI"]),
+    names = ("MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
+    for needed, *values in (
+        (True, "SSE4_2", None, "default", "SSE41"),
+        # The oldest with AVX had no AVX2, for which ATen has the code without either.
+        (avx2, None, "SSE4_2", "default", "AVX"),
+        (not avx2, None, "SSE4_2", "default", "SSE41"),
+        (avx2, None, "AVX2", "avx2", "AVX2"),
+        (avx2, "AVX2", None, "avx2", "AVX2"),
+        (avx512, None, "AVX512", "avx512", "AVX512_CORE"),
+        (avx512, "AVX512", None, "avx512", "AVX512_CORE_VNNI"),
     ):
-        for value in always + avx2 * with_avx2 + avx512 * with_avx512:
-            yield {name: value}
-    # The plainest code of all that is left, at once: each of the three by itself reaches few tests.
+        if needed:
+            yield {name: value for name, value in zip(names, values, strict=True) if value}
+    # The plainest code of what is left, at once: each by itself reaches few tests.
     plain = {"MKL_CBWR": "COMPATIBLE", "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4"}
     simd = "import numpy; print(*numpy.show_config(mode='dicts')['SIMD Extensions'].get('found', []))"
     if found := output(simd, {}):
@@ -89,20 +96,20 @@ def environment(setting: dict[str, str]) -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1"} | setting
 
 
-def selection(mark: str) -> list[str]:
-    """The numerical tests of a mark, for pytest: only the files that hold some, since to collect the others would take
-    as long as to run these."""
-    files = sorted((ROOT / "tests").glob("test_*.py"))
+def selection(mark: str, part: int) -> list[str]:
+    """The numerical tests of a mark in one part of the files, for pytest: only the files that hold some, since to
+    collect the others would take as long as to run these."""
+    files = [path for path in sorted((ROOT / "tests").glob("test_*.py")) if f"mark.{mark}" in path.read_text()]
     return [
-        *(str(path) for path in files if f"mark.{mark}" in path.read_text()),
+        *map(str, files[part::PARTS]),
         "-m",
         f"numerical and {mark} and not slow and not long",
     ]
 
 
-def tested(setting: dict[str, str], mark: str) -> tuple[bool, str]:
+def tested(setting: dict[str, str], mark: str, part: int) -> tuple[bool, str]:
     """Whether these tests passed, and what pytest said: its last line, and everything where one failed."""
-    command = [*PYTEST, *selection(mark)]
+    command = [*PYTEST, *selection(mark, part)]
     done = subprocess.run(command, cwd=ROOT, env=environment(setting), capture_output=True, text=True, check=False)
     summary = done.stdout.strip().rpartition("\n")[2]
     return not done.returncode, summary if not done.returncode else f"FAILED\n{done.stdout}{done.stderr}"
@@ -133,11 +140,11 @@ def named(setting: dict[str, str]) -> str:
 def main() -> int:
     failed = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        tried, marks = zip(*distinct(pool), strict=True)
-        for setting, (passed, said) in zip(tried, pool.map(tested, tried, marks), strict=True):
+        jobs = [(setting, mark, part) for setting, mark in distinct(pool) for part in range(PARTS)]
+        for (setting, _, part), (passed, said) in zip(jobs, pool.map(tested, *zip(*jobs, strict=True)), strict=True):
             failed += not passed
-            print(f"{named(setting)}: {said}", flush=True)
-    print(f"{failed} settings failed" if failed else "every setting passed")
+            print(f"{named(setting)}, part {part + 1} of {PARTS}: {said}", flush=True)
+    print(f"{failed} parts failed" if failed else "every setting passed")
     return 1 if failed else 0
 
 

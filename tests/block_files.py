@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,13 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
             self.square.n_queries = 5
 
     patch.setattr(pyautoattack, "AutoAttack", Short)
+
+
+def with_few_packages(patch: pytest.MonkeyPatch) -> None:
+    """The doctor, as if tmifpe needed torch and one extra: test_doctor.py imports every extra, which takes long."""
+    asked = metadata.requires
+    few = ["torch>=2.4", 'matplotlib>=3.7; extra == "plots"']
+    patch.setattr(metadata, "requires", lambda name: few if name == "tmifpe" else asked(name))
 
 
 def without_downloads(patch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,9 @@ if "TMIFPE_FUZZ" not in os.environ:
     providers._get_local_constants = lambda: providers._local_constants
 
 LEAST_FUZZ_CASES = 10_000
-"""In a whole `make test-slow`; the quick ones of `make test` come on top."""
+"""In a whole `make test-slow` or `make test-both`; the quick ones of `make test` come on top."""
+WHOLE = ("slow", "not long and not quick")
+"""What these two select."""
 
 
 @pytest.fixture(scope="session")
@@ -112,6 +114,13 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Result]
     return partial(copy_stored, tmp_path_factory.mktemp("stored"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slow ones first: one that begins last would keep a single core busy at the end. Backwards, so that those that
+    wait for other processes begin early, and the fuzzing, of many short tests, is left to be shared out at the end."""
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    items[:] = slow[::-1] + [item for item in items if not item.get_closest_marker("slow")]
+
+
 def _fuzz_cases(config: pytest.Config) -> int:
     """How many fuzz cases passed."""
     return sum(_told(config, CASES))
@@ -126,7 +135,7 @@ def _told(config: pytest.Config, name: str) -> list[Any]:
 
 def _too_few(config: pytest.Config) -> bool:
     """Whether this was a whole slow run that tried too few cases."""
-    whole = config.getoption("markexpr") == "slow" and config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    whole = config.getoption("markexpr") in WHOLE and config.args_source is pytest.Config.ArgsSource.TESTPATHS
     worker = hasattr(config, "workerinput")
     return whole and not worker and not config.getoption("keyword") and _fuzz_cases(config) < LEAST_FUZZ_CASES
 

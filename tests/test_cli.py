@@ -363,6 +363,7 @@ def test_demo(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "EXAMPLES", 40)
     monkeypatch.setattr(module, "STEPS", 5)
+    monkeypatch.setattr(module, "FEW", 3)
     output = call("demo", "--out", str(tmp_path / "a" / "b.png")).stdout
     assert "What it shows" in output
     assert (tmp_path / "a" / "b.png").stat().st_size > 10_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import math
 import os
@@ -325,16 +326,24 @@ def test_budget_is_kept(small):
     assert queries.tally.backwards <= attack.budget.backwards * len(x)
 
 
+SHORT = {"descend": 10, "probe": 5, "rounds": 2}
+"""Steps of a curve, where how good it is does not matter."""
 _KILLED = """
-import sys, tmifpe
+import importlib, json, sys, tmifpe
+from functools import partial
+from tmifpe.attacks.radius.bracket import Bracket
+importlib.import_module("tmifpe.evaluation.curve").Bracket = partial(Bracket, **json.loads(sys.argv[2]))
 model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=24)
 tmifpe.curve(model, data, tmifpe.Threat("linf", 0.2), store=sys.argv[1], limit=12, shard_size=4, checks=False,
              progress=lambda step: print(step.done, flush=True))
 """
 
 
-def test_resumes_after_sigkill(digits, tmp_path: Path):
-    command = [sys.executable, "-c", _KILLED, str(tmp_path / "killed")]
+def test_resumes_after_sigkill(digits, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(
+        importlib.import_module("tmifpe.evaluation.curve"), "Bracket", functools.partial(Bracket, **SHORT)
+    )
+    command = [sys.executable, "-c", _KILLED, str(tmp_path / "killed"), json.dumps(SHORT)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}) as run:
         assert run.stdout is not None
         for line in run.stdout:

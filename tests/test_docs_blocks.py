@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from tests.block_files import FILES, STAND_INS, names_in, shorten, without_downloads
+from tests.block_files import FILES, STAND_INS, names_in, shorten, with_few_packages, without_downloads
 from tests.blocks import PAGES, ROOT, blocks, run_page
 from tmifpe import cli
 
@@ -64,6 +64,8 @@ def test_the_slow_blocks_run_too(
         request.getfixturevalue("shared")
     if name(page) == "docs/your-model.md":
         without_downloads(monkeypatch)
+    if name(page) == "docs/install.md":
+        with_few_packages(monkeypatch)
     runs(page, "slow", "real")
 
 

@@ -64,6 +64,9 @@ class Case:
         return evaluate(self.model, (self.x, labels), threat, self.attack, **self.options)
 
 
+OWN = [*LOSSES]  # without those that tests of other files have registered by the time these run
+
+
 def names(case: Case | Sequence[Case]) -> set[str]:
     if isinstance(case, Case):
         return {flag.name for flag in case.run().flags}
@@ -219,7 +222,7 @@ QUIET: dict[str, list[Callable[[], Case | list[Case]]]] = {
     "loss-lowers-margin": [
         lambda: Case(attack=PGD(loss=right_sign, steps=5)),
         lambda: Case(attack=PGD(loss=right_sign, steps=5), options={"targets": "second"}),
-        lambda: Case(Honest(scale=1e4), [PGD(loss=name, steps=1) for name in LOSSES], norm="l2"),
+        lambda: Case(Honest(scale=1e4), [PGD(loss=name, steps=1) for name in OWN], norm="l2"),
         lambda: Case(attack="full"),
     ],
     "randomised": [
