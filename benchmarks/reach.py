@@ -4,9 +4,9 @@
     python benchmarks/reach.py verdicts --shared ../shared [--lines fast,r4b] [--attacks paper,full] [--seeds 0]
     python benchmarks/reach.py page
 
-`times` lets every correct example take all 100 steps of PGD, notes its margin and its linear gain on the way, and counts
+`times` lets every correct example take all 100 steps of PGD, notes margin and linear gain on the way, and counts
 for several values of `Reach.times` who would have left although a later step breaks it. `verdicts` evaluates every line
-as `--tune auto` does and with `--tune off`, and lists every example on which the two differ. `page` writes both tables of
+as `--tune auto` does and with `--tune off`, and lists every example on which they differ. `page` writes both tables of
 docs/cost.md from docs/data/reach.json.
 """
 

@@ -2,6 +2,7 @@
 
 An evaluation needs a verdict per example, so in `verdict` mode an example leaves as soon as it is broken and the
 next one waiting takes its place: the batch stays full until the queue is empty. Every row counts its own steps.
+It leaves, robust, where a multiple of what the linear model promises ends short of the boundary (`Reach`).
 In `strongest` mode every example takes all its steps and the point with the largest margin is kept.
 One forward and one backward per step; the test of success reuses the forward.
 """
