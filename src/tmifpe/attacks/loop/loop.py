@@ -14,6 +14,7 @@ __all__ = ["Loop", "State", "Steps", "Verdicts", "blank", "run_loop"]
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -85,9 +86,9 @@ class Loop:
 class _Run:
     """The state of one run of the loop: the rows in the batch, those waiting, and those with a claim to verify."""
 
-    def __init__(self, attack: Steps, problem: Problem, queries: Queries, loop: Loop) -> None:
+    def __init__(self, attack: Steps, problem: Problem, queries: Queries, loop: Loop, rest: Seat | None = None) -> None:
         self.attack, self.problem, self.queries, self.loop = attack, problem, queries, loop
-        self.next = 0
+        self.next = 0 if rest is None else len(problem)
         self.reach = loop.reach if loop.mode == "verdict" and attack.may_leave else None
         self.late = math.ceil(0.9 * (attack.looks - 1))
         self.highest = _highest(problem)
@@ -95,7 +96,7 @@ class _Run:
         self.seen = problem.x  # the points of the last look
         self.verdicts = blank(problem)
         self.done = self.broken = 0
-        self.waiting = self._open(loop.batch_size)
+        self.waiting = self._open(loop.batch_size) if rest is None else rest
         self.batch = self._admit(loop.batch_size)
 
     def go(self) -> Verdicts:
@@ -109,6 +110,18 @@ class _Run:
                 self._settle()
             self.loop.tick(self.done, self.broken)
         return self.verdicts
+
+    def rest(self) -> Seat:
+        """All rows that have no verdict yet, where the loop was stopped at a tick."""
+        self._keep(self.batch.slots.fresh)
+        self.batch.slots.fresh = torch.zeros_like(self.batch.slots.fresh)
+        if self.claims:
+            self._settle()
+        rows = self.batch
+        for more in (self.waiting, self._open(len(self.problem))):
+            if len(more):
+                rows = rows.join(more) if len(rows) else more
+        return rows
 
     def _admit(self, count: int) -> Seat:
         """The next examples, at most `count`, ready for their first look."""
@@ -307,10 +320,7 @@ def run_loop(attack: Steps, problem: Problem, queries: Queries, loop: Loop) -> V
     # The loop moves all that a row has, so what earlier stages found stays behind.
     problem = replace(problem, reached=None, spread=None, best=None)
     if isinstance(queries, PartedQueries) and len(problem) >= FEWEST * len(queries.copies):
-        verdicts = blank(problem)
-        for rows, found in run_parts(lambda *part: _Run(attack, *part).go(), problem, queries, loop):
-            verdicts.put(rows, found)
-        return verdicts
+        return run_parts(partial(_Run, attack), problem, queries, loop)
     return _Run(attack, problem, queries, loop).go()
 
 

@@ -11,25 +11,45 @@ __all__ = ["FEWEST", "PartedQueries", "run_parts"]
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from queue import SimpleQueue
 from threading import Event, Lock
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from tmifpe.attacks.loop.queries import Queries, Tally
 from tmifpe.attacks.loop.rows import Problem, Verdicts
+from tmifpe.attacks.loop.seats import Seat
 from tmifpe.core.types import Model
 
 if TYPE_CHECKING:
     from tmifpe.attacks.loop.loop import Loop
 
 T = TypeVar("T")
-RunPart: TypeAlias = "Callable[[Problem, Queries, Loop], Verdicts]"
 FEWEST = 32
 """Rows in a part: with fewer, a look is mostly Python, of which only one thread can run at a time."""
+
+
+class Running(Protocol):
+    """A loop over some rows, which an exception at a tick may stop."""
+
+    verdicts: Verdicts
+    done: int
+    broken: int
+
+    def go(self) -> Verdicts: ...
+
+    def rest(self) -> Seat: ...
+
+
+class Begin(Protocol):
+    """A loop over the rows of a problem, or over the `rest` of them."""
+
+    def __call__(self, problem: Problem, queries: Queries, loop: Loop, rest: Seat | None = None, /) -> Running: ...
 
 
 @dataclass
@@ -57,40 +77,35 @@ class PartedQueries(Queries):
         return list(self.workers.map(work, range(len(self.copies))))
 
 
-def run_parts(one: RunPart, problem: Problem, queries: PartedQueries, loop: Loop) -> list[tuple[Tensor, Verdicts]]:
-    """Positions and verdicts of every part, from `one` loop for each.
+def run_parts(begin: Begin, problem: Problem, queries: PartedQueries, loop: Loop) -> Verdicts:
+    """Verdicts by one loop for every part; once few rows are left, by one loop for all of these.
 
     Whoever verifies and whoever is told of progress sees one call at a time, the latter in the caller's own thread. An
     attack is a function of its rows and a loss one of its logits, so that they may run in several threads.
     """
     parts, count = queries.parts(), len(queries.copies)
     dealt = [torch.arange(k, len(problem), count, device=problem.labels.device) for k in range(count)]
-    told, counted = [(0, 0)] * count, [Tally() for _ in parts]
-    # True: a part has come to its end.
-    news: SimpleQueue[bool] = SimpleQueue()
-    stop, lock = Event(), Lock()
+    counted, lock, told = [Tally() for _ in parts], Lock(), _Told(len(problem), count)
 
     def verify(adv: Tensor, rows: Problem) -> Tensor:
         assert loop.verify is not None  # noqa: S101 - asked only where there is one
         with lock:  # the user's model and its tally
             return loop.verify(adv, rows)
 
-    def work(k: int) -> Verdicts:
-        def tick(done: int, broken: int) -> None:
-            if stop.is_set():
-                raise _Stopped
-            told[k] = (done, broken)
-            news.put(False)
-
+    def work(k: int) -> Running:
         size = -(-loop.batch_size // count)
-        mine = replace(loop, batch_size=size, tick=tick, verify=None if loop.verify is None else verify)
+        checked = None if loop.verify is None else verify
         try:
-            return one(problem.take(dealt[k]), parts[k], mine)
+            mine = replace(loop, batch_size=size, tick=partial(told.tick, k), verify=checked)
+            run = begin(problem.take(dealt[k]), parts[k], mine)
+            with suppress(_FewLeft):
+                run.go()
+            return run
         except BaseException:
-            stop.set()
+            told.stop.set()
             raise
         finally:
-            news.put(True)
+            told.news.put(True)
 
     def collect() -> None:
         with lock:
@@ -105,20 +120,66 @@ def run_parts(one: RunPart, problem: Problem, queries: PartedQueries, loop: Loop
     try:
         left = count
         while left:
-            left -= news.get()
+            left -= told.news.get()
             collect()
-            if not stop.is_set():
-                loop.tick(sum(done for done, _ in told), sum(broken for _, broken in told))
+            if not told.stop.is_set():
+                loop.tick(*told.so_far)
     finally:  # nobody goes on where the caller does not
-        stop.set()
+        told.stop.set()
         wait(running)
         collect()
     failed = [error for future in running if (error := future.exception()) is not None]
     for error in failed:
         if not isinstance(error, _Stopped):
             raise error
-    return [(rows, future.result()) for rows, future in zip(dealt, running, strict=True)]
+    return _together(begin, [future.result() for future in running], dealt, problem, queries, loop)
+
+
+class _Told:
+    """What the parts say of their progress, and whether they should stop."""
+
+    def __init__(self, total: int, count: int) -> None:
+        self.total, self.each = total, [(0, 0)] * count
+        # True: a part has come to its end.
+        self.news: SimpleQueue[bool] = SimpleQueue()
+        self.stop = Event()
+
+    @property
+    def so_far(self) -> tuple[int, int]:
+        """Examples done and broken."""
+        return sum(done for done, _ in self.each), sum(broken for _, broken in self.each)
+
+    def tick(self, part: int, done: int, broken: int) -> None:
+        self.each[part] = (done, broken)
+        self.news.put(False)
+        if self.stop.is_set():
+            raise _Stopped
+        if self.total - self.so_far[0] < FEWEST:
+            raise _FewLeft
+
+
+def _together(
+    begin: Begin, runs: list[Running], dealt: list[Tensor], problem: Problem, queries: Queries, loop: Loop
+) -> Verdicts:
+    """What all parts have found, and the rows that they have left over in one loop."""
+    rest: Seat | None = None
+    for run, positions in zip(runs, dealt, strict=True):
+        left = run.rest()
+        if len(left):
+            left.slots.position = positions.index_select(0, left.slots.position)
+            rest = left if rest is None else rest.join(left)
+    last = begin(problem, queries, loop, rest or runs[0].rest())
+    for run, positions in zip(runs, dealt, strict=True):
+        last.verdicts.put(positions, run.verdicts)
+        last.done += run.done
+        last.broken += run.broken
+    loop.tick(last.done, last.broken)
+    return last.go()
 
 
 class _Stopped(Exception):
     """Another part has failed, or the caller has enough."""
+
+
+class _FewLeft(Exception):
+    """So few rows, of all parts, that side by side they would mostly wait for Python."""
