@@ -458,3 +458,21 @@ def test_compare_prints_markdown_and_latex():
     with_ce = [*words[:-3], "--losses", "ce,cw", "--no-checks"]
     assert "to CE" in call(*with_ce).stdout
     assert "| column | robust % | 95 % interval | to CE | seconds |" in call(*with_ce, "--markdown").stdout
+
+
+def test_what_was_chosen_is_said_where_it_is_asked_for():
+    words = (
+        "evaluate",
+        "digits-robust",
+        "--eps",
+        "0.1",
+        "--limit",
+        "8",
+        "--attack",
+        "paper",
+        "--no-store",
+        "--no-checks",
+    )
+    assert "tuning" not in call(*words).stderr
+    assert "tuning: off" in call(*words, "-v").stderr
+    assert "rows out of reach leave early" in " ".join(call(*words, "--verbose", "--tune", "auto").stderr.split())

@@ -329,6 +329,28 @@ def test_few_rows_are_one_loop(parted: Any, monkeypatch: pytest.MonkeyPatch):
     assert len(PGD(steps=1).run(few, queries, Loop(32)).fooled) == len(few)
 
 
+def test_the_last_few_rows_are_one_loop(parted: Any):
+    """All but ten rows are broken at the first look, and these ten are then attacked together."""
+    model, problem, queries = parted
+    problem = problem.at(torch.where(problem.indices < len(problem) - 10, 0.0, 1e-6))
+    other = (problem.labels + 1) % model(problem.x).shape[1]
+    wrong = torch.where(problem.indices < len(problem) - 10, other, problem.labels)
+    problem = dataclasses.replace(problem, labels=wrong)
+    seen: list[int] = []
+    queries.model.register_forward_hook(lambda _, given, __: seen.append(len(given[0])))
+    told: list[tuple[int, int]] = []
+    found = PGD(steps=20).run(problem, queries, Loop(tick=lambda *now: told.append(now)))
+    assert found.fooled.tolist() == [True] * (len(problem) - 10) + [False] * 10
+    assert (found.steps == torch.where(found.fooled, 0, 20)).all()
+    # The parts may take a look or two more until the last of them has told.
+    assert seen[-1] == 10
+    assert 10 <= len(seen) <= 20
+    assert told[-1] == (len(problem), len(problem) - 10)
+    theirs = PGD(steps=20).run(problem, Queries(model, torch.float64), Loop())
+    torch.testing.assert_close(found.margin, theirs.margin, rtol=0, atol=1e-9)
+    torch.testing.assert_close(found.best, theirs.best, rtol=0, atol=1e-9)
+
+
 def test_what_one_part_meets_ends_all(parted: Any):
     _, problem, queries = parted
     alive = threading.active_count()
@@ -593,3 +615,4 @@ def test_a_choice_in_words():
         "channels last, layers folded, compiled, attack in bf16, 2 threads, batches of 64: 1.25 times as fast"
     )
     assert str(Tuning(parts=2, threads=1, gain=2)) == "rows in 2 parts: 2.00 times as fast"
+    assert str(Tuning(reach=5.0)) == "as it is; rows out of reach leave early"
