@@ -68,7 +68,7 @@ def full() -> Sequence:
       by the model's slope;
     - near (10 %): another way to climb; more starts, with less and more smoothing, and small steps from the best
       point, but only where the outcome still changes from start to start;
-    - at the boundary (0.5 %): eight more starts in any case;
+    - at the boundary (1 %): eight more starts in any case;
     - at L2 and L1, within 40 %: from outside the ball, where gradients are alive that are dead inside.
 
     >>> [stage.title for stage in full().stages]
@@ -82,7 +82,7 @@ def full() -> Sequence:
             Near(PGD(smooth=SMOOTH / 2, restarts=2), share=0.1, spread=3.0),
             Near(PGD(smooth=SMOOTH * 2, restarts=2), share=0.1, spread=3.0),
             Near(PGD(smooth=SMOOTH / 3, step_size=0.25), share=0.1, spread=3.0, go_on=True),
-            Near(APGD(smooth=SMOOTH, restarts=8), share=0.005),
+            Near(APGD(smooth=SMOOTH, restarts=8), share=0.01),
             Near(DDN(smooth=SMOOTH, steps=50), share=0.4, norm="l2"),
             Near(Outside(APGD(loss="ce", steps=33), widest=3), share=0.4, norm="l1"),
         )
