@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all one needs; everything runs in .venv, which they create on first use.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-portable test-slow test-both test-long fuzz browser peers docs bench lint types format constraints dist clean
+.PHONY: help setup demo test test-portable test-slow test-long fuzz browser peers docs bench lint types format constraints dist clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -47,18 +47,14 @@ $(STAMP): $(READY) requirements-dev.txt
 demo: $(READY) ## the bundled models under all losses: a table, a figure, and what they show
 	@$(BIN)/tmifpe demo
 
-test: setup ## the tests (a few minutes)
-	@$(PYTEST) -m 'not slow and not long'
+test: setup ## the tests (a few minutes; SLOW=1: with those of test-slow in one session)
+	@$(PYTEST) -m '$(if $(SLOW),,not slow and )not long'
 
 test-portable: setup ## the numerical tests, as other processors would compute (a few minutes)
 	@$(BIN)/python scripts/test_portable.py
 
 test-slow: setup ## 512 images of Table 1, killed runs, long fuzzing, memory
 	@$(PYTEST) -m slow
-
-# The slow cases of the fuzzing are more of what the quick ones try.
-test-both: setup ## `test` and `test-slow` at once, without the quick part of the fuzzing, for .ci/run
-	@$(PYTEST) -m 'not long and not quick'
 
 test-long: setup ## a full row of Table 1 and 2,000 certified networks, of which .ci/run tests a part
 	@$(PYTEST) -m long

@@ -38,8 +38,8 @@ if "TMIFPE_FUZZ" not in os.environ:
     providers._get_local_constants = lambda: providers._local_constants
 
 LEAST_FUZZ_CASES = 10_000
-"""In a whole `make test-slow` or `make test-both`; the quick ones of `make test` come on top."""
-WHOLE = ("slow", "not long and not quick")
+"""In a whole `make test-slow` or `make test SLOW=1`; the quick ones of `make test` come on top."""
+WHOLE = ("slow", "not long")
 """What these two select."""
 
 

@@ -111,7 +111,7 @@ def fuzz(quick: int, slow: int, **strategies: st.SearchStrategy[Any]) -> Callabl
             record_property(CASES, count)  # tests/conftest.py adds them up
 
         test.__name__, test.__doc__, test.__module__ = holds.__name__, holds.__doc__, holds.__module__
-        sizes = [pytest.param("quick", marks=pytest.mark.quick), pytest.param("slow", marks=pytest.mark.slow)]
+        sizes = ["quick", pytest.param("slow", marks=pytest.mark.slow)]
         return pytest.mark.hypothesis(pytest.mark.parametrize("size", sizes)(test))
 
     return made
