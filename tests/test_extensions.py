@@ -666,6 +666,11 @@ class Crowded(Linf):
         return super().start(ball, seed, torch.arange(len(indices)), stage, restart)
 
 
+class Modest(Linf):
+    def gain(self, grad: Tensor, x: Tensor, ball: Ball, region: Tensor | None) -> Tensor:
+        return 0.9 * super().gain(grad, x, ball, region)
+
+
 @pytest.mark.parametrize(
     ("norm", "saw"),
     [
@@ -675,6 +680,7 @@ class Crowded(Linf):
         (Blunt, "has a direction that is not the steepest"),
         (Unnormalised, "has a steepest direction of size"),
         (Crowded, "starts elsewhere among other examples"),
+        (Modest, "has a gain that a feasible point exceeds"),
     ],
 )
 def test_check_norm_says_what_it_saw(norm: Any, saw: str) -> None:

@@ -65,7 +65,7 @@ def test_what_is_said_of_its_cost_and_of_the_lines_held_out(strength):
     held_out = json.loads((ROOT / "docs" / "data" / "strength-held-out.json").read_text())
     above = [line["full"]["robust"] - line["autoattack"]["robust"] for line in held_out]
     assert sorted(above)[-2:] == [0, 2]
-    assert f"{max(line['full']['cost'] / line['autoattack']['cost'] for line in held_out):.1%}" == "6.3%"
+    assert f"{max(line['full']['cost'] / line['autoattack']['cost'] for line in held_out):.1%}" == "6.5%"
     times += [line["autoattack"]["cost"] / line["full"]["cost"] for line in held_out]
     assert len(times) == 24
     assert [round(kind(times)) for kind in (min, statistics.median, max)] == [11, 29, 76]

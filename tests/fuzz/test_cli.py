@@ -166,6 +166,7 @@ GOOD: dict[str, list[str]] = {
 }
 QUIET = {
     "quiet",
+    "verbose",
     "json",
     "no_store",
     "fresh",

@@ -61,7 +61,7 @@ def full() -> Sequence:
 
     By measurement (docs/strength.md) at or below AutoAttack on the 14 lines at Linf and L2 (medians of seeds), for at
     most a twentieth of its cost; one image above it on one of two lines at L1, for 9 % and 5 %; and two above it on one
-    of 8 lines held out, for at most 6.3 %. In turn, on survivors:
+    of 8 lines held out, for at most 6.5 %. In turn, on survivors:
 
     - 100 smooth steps on every example;
     - within reach (a margin of at most 55 % of the clean one): ten steps each towards the two classes that are nearest

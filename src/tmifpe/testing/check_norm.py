@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tmifpe.attacks.loop.reach import linear_gain
 from tmifpe.norms import NORMS, Ball, Norm, column, get_norm
 from tmifpe.testing.trial import Trial, try_all
 
@@ -33,7 +34,7 @@ def check_norm(norm: str | Norm | type[Norm]) -> None:
         cls = norm if isinstance(norm, type) else type(norm)
         name = NORMS.name_for(cls)
         found = get_norm(name)
-    try_all(_Trial(name.partition("@")[0], found), (_size, _projection, _nearest, _direction, _start))
+    try_all(_Trial(name.partition("@")[0], found), (_size, _projection, _nearest, _direction, _gain, _start))
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,22 @@ def _direction(trial: _Trial) -> None:
     lost[1, 0, 0, 0] = torch.nan
     if bool((trial.norm.direction(lost) != 0).any()):
         raise trial.fail("has a direction where the gradient is 0 or NaN; give 0 there")
+
+
+def _gain(trial: _Trial) -> None:
+    """Of a norm that says itself how much a linear model can gain; examples leave by it that cannot be broken."""
+    if not hasattr(trial.norm, "gain"):
+        return
+    ball, grad = _ball(), _noise(5)
+    here = trial.norm.project(ball.x + _noise(6), ball)
+    gain = linear_gain(trial.norm, grad, here, ball, trial.norm.region(ball))
+    steepest = ball.x + column(ball.eps, grad) * trial.norm.direction(grad)
+    drawn = [torch.rand(ball.x.shape, generator=torch.Generator().manual_seed(seed)) for seed in range(50)]
+    for other in (steepest, ball.x + torch.sign(grad), *drawn):
+        feasible = trial.norm.project(other.to(ball.x.dtype), ball)
+        more = (grad * (feasible - here)).flatten(1).sum(dim=1) - gain
+        if bool((more > 1e-9).any()):
+            raise trial.fail(f"has a gain that a feasible point exceeds, by {float(more.max()):.3g}")
 
 
 def _start(trial: _Trial) -> None:

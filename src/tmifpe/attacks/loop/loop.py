@@ -149,21 +149,18 @@ class _Run:
             objective = self.attack.objective(problem, state)
             evaluated = self._ask(state, lambda logits: objective(self._fitting(logits)), last)
         won = self._judge(evaluated.logits)
-        through = last
-        if self.loop.mode == "verdict":
-            last = last | self._beyond_reach(evaluated, last)
-            through = last | won
+        if self.reach is not None:
+            last = last | self._beyond_reach(self.reach, evaluated, last)
+        through = last | won if self.loop.mode == "verdict" else last
         self.batch.state = self.attack.step(problem, state, evaluated)
         if bool(through.any()):
             self._release(through, won, last)
 
-    def _beyond_reach(self, evaluated: Evaluated, last: Tensor) -> Tensor:
+    def _beyond_reach(self, reach: Reach, evaluated: Evaluated, last: Tensor) -> Tensor:
         """Rows that cannot get to the boundary (n,): they have looked for the last time."""
         beyond = torch.zeros_like(last)
-        if self.reach is None or evaluated.grad is None:
-            return beyond
-        rows = (self.reach.due(self.batch.state.looks) & ~last).nonzero()[:, 0]
-        if not len(rows):
+        rows = (reach.due(self.batch.state.looks) & ~last).nonzero()[:, 0]
+        if evaluated.grad is None or not len(rows):
             return beyond
         problem, state = self.batch.problem.take(rows), self.batch.state.take(rows)
         if self.attack.smoothness(self.batch.state) is None:
@@ -172,7 +169,7 @@ class _Run:
             evaluated = self.queries.look(state.x, self.attack.objective(problem, state))
         assert evaluated.grad is not None  # noqa: S101 - a look has one
         gain = self.attack.gain(problem, state, evaluated.grad)
-        return beyond.index_copy_(0, rows, self.reach.beyond(problem, evaluated, gain))
+        return beyond.index_copy_(0, rows, reach.beyond(problem, evaluated, gain))
 
     def _ask(self, state: State, objective: Objective, last: Tensor) -> Evaluated:
         if not self.attack.needs_gradient:
