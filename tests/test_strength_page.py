@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST = {"trades": 0.08, "fast-l2": 0.15, "trades-l2": 0.15, "lenet-l2": 0.15, "fast-l1": 0.1, "r2b-l1": 0.06}
+MOST = {"trades": 0.08, "fast-l2": 0.15, "trades-l2": 0.15, "lenet-l2": 0.15, "fast-l1": 0.11, "r2b-l1": 0.06}
 """The most that `full` may cost as a share of AutoAttack, where that is not 5 %: AutoAttack itself is short there."""
 ABOVE = {"r2b-l1": 1}
 """How many images more than AutoAttack it may leave, where the page says that it does."""
@@ -61,14 +61,14 @@ def test_what_is_said_of_its_cost_and_of_the_lines_held_out(strength):
         if line.norm != "l1":
             dearest.append((statistics.median(costs) / other["cost"], max(costs) / other["cost"]))
     assert len(dearest) == 14
-    assert [f"{max(column):.2%}" for column in zip(*dearest, strict=True)] == ["4.78%", "4.89%"]
+    assert [f"{max(column):.2%}" for column in zip(*dearest, strict=True)] == ["4.67%", "4.80%"]
     held_out = json.loads((ROOT / "docs" / "data" / "strength-held-out.json").read_text())
     above = [line["full"]["robust"] - line["autoattack"]["robust"] for line in held_out]
     assert sorted(above)[-2:] == [0, 2]
     assert f"{max(line['full']['cost'] / line['autoattack']['cost'] for line in held_out):.1%}" == "6.5%"
     times += [line["autoattack"]["cost"] / line["full"]["cost"] for line in held_out]
     assert len(times) == 24
-    assert [round(kind(times)) for kind in (min, statistics.median, max)] == [11, 29, 76]
+    assert [round(kind(times)) for kind in (min, statistics.median, max)] == [11, 38, 106]
 
 
 def test_the_truth_is_never_passed(strength):
