@@ -26,7 +26,7 @@ class Reach:
     """A row leaves, robust, once margin + `times` · gain < 0, looked at after every `every` steps.
 
     The gain is the most that the linear model of the objective can rise from here to anywhere in ball and box, in units
-    of the margin. Of 10,000 rows of six networks none that this turned away at 5 was broken later by the steps
+    of the margin. Of 11,000 rows of six networks none that this turned away at 5 was broken later by the steps
     that it saved (docs/cost.md). The decision is the row's own: batch, shard and engine do not matter.
 
     `level`: in a sequence, the share of its clean margin up to which a row that comes near is attacked again. Then it
