@@ -24,7 +24,7 @@ from tmifpe.core.stats import mcnemar
 from tmifpe.core.types import Classifier, Data
 from tmifpe.losses.catalogue import LOSSES
 from tmifpe.losses.ce_margin import CEMargin
-from tmifpe.losses.scaled import choose_t, rows_of
+from tmifpe.losses.scaled import Temperature, chosen_t
 from tmifpe.run.result import Result
 from tmifpe.theory.solver import T_TWO, height, local_maxima, one_step_t, solve_t
 
@@ -103,7 +103,7 @@ class ScaledMargin(CEMargin):
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
         with torch.no_grad():
             top = torch.topk(logits, 2, dim=1).values
-            t = choose_t(rows_of(logits, labels), "exact", 100.0)
+            t = chosen_t(logits, labels, Temperature("exact", 100.0))
         return super().__call__(logits * (t / (top[:, 0] - top[:, 1]))[:, None], labels, targets)
 
 

@@ -24,6 +24,7 @@ from tests.cases import CASES
 from tests.stores import copy_stored
 from tmifpe.checks import attack as survivor_checks
 from tmifpe.checks.checks import Checks
+from tmifpe.core import numerics
 from tmifpe.evaluation import prepare
 from tmifpe.run.result import Result
 
@@ -75,6 +76,13 @@ def _convolves_only_if_marked(request: pytest.FixtureRequest, monkeypatch: pytes
         for name in ("conv1d", "conv2d", "conv3d"):
             monkeypatch.setattr(torch.nn.functional, name, refused)
             monkeypatch.setattr(torch, name, refused)
+
+
+@pytest.fixture(params=["numpy", "torch"])
+def either_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is computed of few classes in numpy on a CPU and in torch elsewhere, in each of them."""
+    if request.param == "torch":
+        monkeypatch.setattr(numerics, "FEW", 0)
 
 
 @pytest.fixture

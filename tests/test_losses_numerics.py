@@ -8,13 +8,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from tmifpe.core.errors import InputError
-from tmifpe.core.numerics import exp_or_zero, left_over, safe_gap
+from tmifpe.core.numerics import attached_weights, exp_or_zero, left_over, safe_gap
 from tmifpe.losses import get_loss
-from tmifpe.losses.scaled import choose_t, rows_of
+from tmifpe.losses.scaled import Temperature, chosen_t
 from tmifpe.theory.formats import lam_of
 from tmifpe.theory.solver import T_TWO
 
-pytestmark = pytest.mark.numerical
+pytestmark = [pytest.mark.numerical, pytest.mark.usefixtures("either_library")]
 
 
 def gradient(name: str, z: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
@@ -99,7 +99,7 @@ def test_scaled_losses_are_cross_entropy_of_scaled_logits(z: Tensor, labels: Ten
     targets = labels if targeted else None
     loss = get_loss(name)
     rule, lam = getattr(loss, "t_rule", "exact"), getattr(loss, "lam", None) or lam_of(z.dtype)
-    t = choose_t(rows_of(z, labels), rule, lam)
+    t = chosen_t(z, labels, Temperature(rule, lam))
     if name.startswith("mifpe"):
         t = torch.full_like(t, getattr(loss, "T"))  # noqa: B009
     first, second = z.topk(2).values.unbind(1)
@@ -111,7 +111,7 @@ def test_scaled_losses_are_cross_entropy_of_scaled_logits(z: Tensor, labels: Ten
 
 
 def test_naive_has_the_same_direction_times_c(z: Tensor, labels: Tensor) -> None:
-    t = choose_t(rows_of(z, labels), "exact", lam_of(z.dtype))
+    t = chosen_t(z, labels, Temperature("exact", lam_of(z.dtype)))
     first, second = z.topk(2).values.unbind(1)
     naive = gradient("tmifpe-naive", z, labels) * ((first - second) / t)[:, None]
     torch.testing.assert_close(gradient("tmifpe", z, labels), naive, rtol=1e-6, atol=1e-9)
@@ -153,7 +153,7 @@ def test_gaps_of_one_ulp(ulps: int, offset: float, place: int) -> None:
     z = close_rows(ulps, offset)
     assert z.dtype == torch.float32
     labels = z.argsort(dim=1, descending=True, stable=True)[:, place]
-    t = choose_t(rows_of(z, labels), "exact", lam_of(z.dtype))
+    t = chosen_t(z, labels, Temperature("exact", lam_of(z.dtype)))
     exact = z.double()  # float64 holds the stored logits, their differences and the products to spare
     first, second = exact.topk(2).values.unbind(1)
     delta = (first - second)[:, None]
@@ -188,7 +188,7 @@ def test_t_at_a_tie_is_that_of_two_classes() -> None:
         z = torch.zeros(2, k)
         z[:, :2], z[:, 2] = 1.0, 1.0 - 2.0**-24
         z[1, 0] += 1.0
-        t = choose_t(rows_of(z, torch.tensor([0, 0])), "exact", 1.0)
+        t = chosen_t(z, torch.tensor([0, 0]), Temperature("exact", 1.0))
         assert float(t[0]) == pytest.approx(T_TWO, rel=1e-7)
         assert float(t[1]) != pytest.approx(T_TWO, rel=1e-3)
 
@@ -263,7 +263,7 @@ def test_bad_options_get_one_sentence(text: str, says: str) -> None:
 
 def test_two_classes_use_the_constant() -> None:
     z = torch.randn(5, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    assert (choose_t(rows_of(z, z.argmax(dim=1)), "exact", 1.0) == T_TWO).all()
+    assert (chosen_t(z, z.argmax(dim=1), Temperature("exact", 1.0)) == T_TWO).all()
 
 
 @pytest.mark.parametrize("text", ["mifpe(T=1e-300)", "mifpe(T=1e308)", "tmifpe(t_rule=1e-300)", "tmifpe(lam=1e300)"])
@@ -301,3 +301,17 @@ def test_what_is_left_over_is_no_rounding(dtype: torch.dtype):
     assert not left_over(budget, spent, 20).any()
     assert torch.equal(left_over(budget, spent * 0.99, 20), budget - spent * 0.99)
     assert not left_over(budget, 2 * budget, 20).any()
+
+
+@pytest.mark.parametrize("name", ["tmifpe", "mifpe", "ce-margin", "pm"])
+def test_attached_weights_are_the_gradient(name: str, z: Tensor, labels: Tensor) -> None:
+    """The way back may begin at the logits only where nothing stands between them and the loss."""
+    logits = z.clone().requires_grad_() * 1.0
+    value = get_loss(name)(logits, labels)
+    found = attached_weights(value, logits)
+    assert found is not None
+    assert torch.equal(found, torch.autograd.grad(value.sum(), logits, retain_graph=True)[0])
+    assert attached_weights(2 * value, logits) is None
+    assert attached_weights(value, logits * 1.0) is None
+    assert attached_weights(get_loss(name)(logits * 1.0, labels), logits) is None
+    assert attached_weights(get_loss("ce")(logits, labels), logits) is None

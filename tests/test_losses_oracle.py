@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from tmifpe.losses import get_loss
-from tmifpe.losses.scaled import choose_t, rows_of
+from tmifpe.losses.scaled import Temperature, chosen_t
 from tmifpe.theory.formats import FORMATS
 from tmifpe.theory.scenario import scenarios
 
-pytestmark = pytest.mark.numerical
+pytestmark = [pytest.mark.numerical, pytest.mark.usefixtures("either_library")]
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 COUNT = 201
@@ -62,8 +62,8 @@ def test_top_scenarios(cases: list[dict[str, Any]], dtype: torch.dtype) -> None:
         if "t_star" not in case or case.get("tie"):
             continue
         z, labels, targets = loaded(case, dtype)
-        rows = rows_of(z, labels if targets is None else targets)
-        t = choose_t(rows, "exact", 1.0)[0].double()
+        aim = labels if targets is None else targets
+        t = chosen_t(z, aim, Temperature("exact", 1.0))[0].double()
         top = z.topk(2).values[0].double()
         delta = float(case["delta"]) if dtype == torch.float64 else float(top[0] - top[1])
         w = weights(z, labels, targets)[0].double()
@@ -86,8 +86,8 @@ def test_other_scenarios(cases: list[dict[str, Any]], dtype: torch.dtype, precis
             continue
         truth = case["per_precision"][precision]
         z, labels, targets = loaded(case, dtype)
-        rows = rows_of(z, labels if targets is None else targets)
-        t = choose_t(rows, "exact", lam)[0].double()
+        aim = labels if targets is None else targets
+        t = chosen_t(z, aim, Temperature("exact", lam))[0].double()
         top = z.topk(2).values[0].double()
         delta = float(case["delta"]) if dtype == torch.float64 else float(top[0] - top[1])
         w = weights(z, labels, targets, f"tmifpe(lam={lam!r})")[0].double()

@@ -17,7 +17,7 @@ from tmifpe.attacks import Loop, Problem, Queries
 from tmifpe.attacks.loop.loop import _Run
 
 FULL = 0.95
-MOST_OPERATORS = 122
+MOST_OPERATORS = 73
 """Of torch, at one look of PGD with T-MIFPE at a linear model: what was counted, so that it can only fall."""
 
 

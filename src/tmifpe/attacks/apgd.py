@@ -18,7 +18,7 @@ from tmifpe.attacks.loop.queries import Evaluated, Objective
 from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError, shown
-from tmifpe.losses import AnyLoss, get_loss, spelling
+from tmifpe.losses import AnyLoss, get_loss, spelled_loss, spelling
 from tmifpe.norms import column
 
 _CPU = torch.device("cpu")
@@ -77,7 +77,7 @@ class APGD(Ascent):
             raise InputError(f"random_start must be true or false, got {shown(self.random_start)}")
 
     def objective(self, problem: Problem, state: AscentState) -> Objective:  # noqa: ARG002
-        loss = get_loss(self.loss)
+        loss = spelled_loss(self.loss)
         return lambda logits: loss(logits, problem.labels, problem.targets)
 
     def start(self, problem: Problem, restart: int) -> Tensor:

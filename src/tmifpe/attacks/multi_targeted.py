@@ -18,7 +18,7 @@ from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core.errors import InputError
 from tmifpe.core.numbers import whole_number
 from tmifpe.core.types import Threat
-from tmifpe.losses import AnyLoss, get_loss, spelling
+from tmifpe.losses import AnyLoss, get_loss, spelled_loss, spelling
 
 _CONJUGATE = {"linf": 1.0, "l2": 2.0, "l1": torch.inf}
 
@@ -92,7 +92,7 @@ class MultiTargeted(Ascent):
         return Ranked(**given, order=order)
 
     def objective(self, problem: Problem, state: AscentState) -> Objective:
-        loss = get_loss(self.loss)
+        loss = spelled_loss(self.loss)
         order = problem.order if isinstance(problem, Ranked) else _by_logits(problem)
         which = state.looks // (self.steps + 1) % order.shape[1]
         targets = order.gather(1, which[:, None])[:, 0]

@@ -14,7 +14,7 @@ from tmifpe.attacks.loop.queries import Objective
 from tmifpe.attacks.loop.reach import linear_gain
 from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core.errors import InputError, shown
-from tmifpe.losses import AnyLoss, get_loss, spelling
+from tmifpe.losses import AnyLoss, get_loss, spelled_loss, spelling
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -56,7 +56,7 @@ class PGD(Ascent):
             raise InputError(f"random_start must be true or false, got {shown(self.random_start)}")
 
     def objective(self, problem: Problem, state: AscentState) -> Objective:  # noqa: ARG002
-        loss = get_loss(self.loss)
+        loss = spelled_loss(self.loss)
         return lambda logits: loss(logits, problem.labels, problem.targets)
 
     @property

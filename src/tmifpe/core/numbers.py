@@ -121,6 +121,7 @@ def check_class_numbers(name: str, values: Tensor, n: int, classes: int) -> None
         raise InputError(f"{name} must be {n} class numbers in int64, got {what}")
     # On a GPU this would synchronise at every step, and the kernels there refuse such numbers themselves.
     if n and values.device.type == "cpu":
-        low, high = torch.aminmax(values)
-        if int(low) < 0 or int(high) >= classes:
-            raise InputError(f"{name} must be classes from 0 to {classes - 1}, got {int(low)} to {int(high)}")
+        found = values.numpy()
+        low, high = found.min(), found.max()
+        if low < 0 or high >= classes:
+            raise InputError(f"{name} must be classes from 0 to {classes - 1}, got {low} to {high}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LOSSES", "get_loss", "register_loss", "spelling"]
+__all__ = ["LOSSES", "get_loss", "register_loss", "spelled_loss", "spelling"]
 
 import dataclasses
 import functools
@@ -75,6 +75,12 @@ def get_loss(loss: AnyLoss) -> Loss:
         )
     options.check_spelled(loss, spelling(cast("Loss", loss)), get_loss)
     return cast("Loss", loss)
+
+
+@functools.lru_cache(maxsize=256)
+def spelled_loss(canonical: str) -> Loss:
+    """The loss of a canonical text, the same for as long as Python runs. Attacks ask for it at every step."""
+    return get_loss(canonical)
 
 
 def spelling(loss: Loss) -> str:

@@ -7,14 +7,13 @@ __all__ = ["MIFPE"]
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from tmifpe.core.numbers import real_number
 from tmifpe.core.numerics import compute_dtype
 from tmifpe.losses.loss import Loss, aim_of, check_classes
 from tmifpe.losses.reference import ReferenceGradient, own_reference
-from tmifpe.losses.scaled import attached, fixed_t, rows_of
+from tmifpe.losses.scaled import Temperature, scaled_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,7 @@ class MIFPE(Loss):
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
         check_classes(self, logits, labels, targets)
         z = logits.to(compute_dtype(logits.dtype))
-        with torch.no_grad():
-            rows = rows_of(z, aim_of(labels, targets))
-        return attached(z, rows, fixed_t(z, self.T), targets is not None)
+        return scaled_cross_entropy(z, aim_of(labels, targets), Temperature(self.T, None), targets is not None)
 
     def reference(self, logits: Tensor, labels: Tensor) -> ReferenceGradient:
         return own_reference(self, logits, labels)

@@ -15,7 +15,7 @@ from tmifpe.core.numbers import real_number
 from tmifpe.core.numerics import compute_dtype
 from tmifpe.losses.loss import Loss, aim_of, check_classes
 from tmifpe.losses.reference import ReferenceGradient, own_reference
-from tmifpe.losses.scaled import attached, choose_t, rows_of
+from tmifpe.losses.scaled import Temperature, scaled_cross_entropy
 from tmifpe.theory.formats import lam_of
 
 
@@ -41,10 +41,11 @@ class TMIFPE(Loss):
     def __call__(self, logits: Tensor, labels: Tensor, targets: Tensor | None = None) -> Tensor:
         check_classes(self, logits, labels, targets)
         z = logits.to(compute_dtype(logits.dtype))
-        with torch.no_grad():
-            rows = rows_of(z, aim_of(labels, targets))
-            t = choose_t(rows, self.t_rule, lam_of(z.dtype) if self.lam is None else self.lam)
-        return attached(z, rows, t, targets is not None)
+        return scaled_cross_entropy(z, aim_of(labels, targets), self.temperature(z.dtype), targets is not None)
+
+    def temperature(self, dtype: torch.dtype) -> Temperature:
+        """How t* is chosen for logits of a dtype."""
+        return Temperature(self.t_rule, lam_of(dtype) if self.lam is None else self.lam)
 
     def reference(self, logits: Tensor, labels: Tensor) -> ReferenceGradient:
         return own_reference(self, logits, labels)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from tmifpe.core.numerics import compute_dtype, is_usable, safe_gap
 from tmifpe.losses.loss import aim_of, check_classes, keep_usable
 from tmifpe.losses.reference import ReferenceGradient, gradient
-from tmifpe.losses.scaled import choose_t, rows_of
+from tmifpe.losses.scaled import chosen_t
 from tmifpe.losses.tmifpe import TMIFPE
 from tmifpe.theory.formats import lam_of
 
@@ -33,9 +33,8 @@ class TMIFPENaive(TMIFPE):
         check_classes(self, logits, labels, targets)
         aim = aim_of(labels, targets)
         with torch.no_grad():
-            rows = rows_of(logits.to(compute_dtype(logits.dtype)), aim)
-            lam = lam_of(logits.dtype) if self.lam is None else self.lam
-            t = choose_t(rows, self.t_rule, lam).to(logits.dtype)[:, None]
+            z = logits.to(compute_dtype(logits.dtype))
+            t = chosen_t(z, aim, self.temperature(logits.dtype)).to(logits.dtype)[:, None]
             first, second = torch.topk(logits, 2, dim=1).values.split(1, dim=1)
             gap = first - second
             usable = is_usable(t * logits / gap)
@@ -49,6 +48,7 @@ class TMIFPENaive(TMIFPE):
         z = logits.detach().to(torch.float64)
         lam = lam_of(torch.float32) if self.lam is None else self.lam
         top = torch.topk(z, 2, dim=1).values
-        t = choose_t(rows_of(z, labels), self.t_rule, lam)
-        weights = gradient(TMIFPE(self.t_rule, lam), z, labels)
+        wide = TMIFPE(self.t_rule, lam)
+        t = chosen_t(z, labels, wide.temperature(z.dtype))
+        weights = gradient(wide, z, labels)
         return ReferenceGradient(weights, t / safe_gap(top[:, 0], top[:, 1]))

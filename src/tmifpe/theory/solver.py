@@ -8,7 +8,7 @@ be several, and the highest is taken. Works in float32 and float64, on any devic
 
 from __future__ import annotations
 
-__all__ = ["T_TWO", "bracket", "height", "local_maxima", "one_step_t", "solve_t"]
+__all__ = ["T_TWO", "bracket", "exact_by_class", "height", "local_maxima", "one_step_by_class", "one_step_t", "solve_t"]
 
 import math
 from functools import lru_cache
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from tmifpe.core.errors import InputError
+from tmifpe.core.numerics import by_class, by_example
 
 _UNIMODAL = 13  # the largest K for which G has one critical point whatever the logits
 _GRID = 64
@@ -27,7 +28,7 @@ _FAR = 1e4  # a ratio that has no weight at any t of the bracket; finite, so tha
 _NIL = -80.0  # e^-80 is nothing beside q >= e^-t; exponents are cut there, since exp is very slow where it underflows
 # Newton steps that reach the last digits from t = 1.2 for K <= 10, for K <= 13 (where two maxima nearly form), and from
 # a grid point; measured over random, clustered and near-degenerate rows. Fixed numbers, so a GPU is never waited for.
-_STEPS = {torch.float32: (4, 7, 4), torch.float64: (7, 10, 8)}
+_STEPS = {4: (4, 7, 4), 8: (7, 10, 8)}  # by the bytes of a number
 _CACHE = 1 << 16  # numbers held at once while the grid is evaluated
 
 
@@ -69,34 +70,38 @@ def solve_t(d: Tensor, classes: int | None = None) -> Tensor:
     >>> round(solve_t(torch.tensor([[1.0, 1.0]], dtype=torch.float64)).item(), 12) == round(bracket(3)[1], 12)
     True
     """
-    if d.dim() != 2 or d.dtype not in _STEPS or d.is_meta or d.layout is not torch.strided:
+    if d.dim() != 2 or d.dtype not in (torch.float32, torch.float64) or d.is_meta or d.layout is not torch.strided:
         raise InputError(f"ratios must be (n, K-1) in float32 or float64, got {d.dtype} of shape {tuple(d.shape)}")
     count = d.shape[1] + 1 if classes is None else classes
-    low, high = bracket(count)
-    if count == 2 or not len(d):  # a closed form, or nothing to solve
-        return d.new_full((d.shape[0],), T_TWO)
-    low, high = low * (1.0 - _WIDEN), high * (1.0 + _WIDEN)
-    steps = _STEPS[d.dtype][0 if count <= 10 else 1]
-    # Classes first: a sum over the leading axis runs along the rows and is several times faster for few classes.
-    if count <= _UNIMODAL and d.device.type == "cpu":
-        # On so few numbers the loop is all overhead, of which numpy has a third of torch's.
-        with np.errstate(all="ignore"):
-            near = np.ascontiguousarray(np.minimum(d.detach().numpy().T, _FAR))
-            start, floor, ceiling = (np.full(near.shape[1], t, dtype=near.dtype) for t in (1.2, low, high))
-            return torch.from_numpy(_newton(near, start, floor, ceiling, steps, xp=np))
-    ratios = d.detach().t().clamp(max=_FAR).contiguous()
-    if count <= _UNIMODAL:
-        start, floor, ceiling = (ratios.new_full((d.shape[0],), t) for t in (1.2, low, high))
-        return _newton(ratios, start, floor, ceiling, steps)
-    return _highest(ratios, _log_grid(low, high, _GRID, ratios))
+    ratios, xp = by_class(d, count)
+    with np.errstate(all="ignore"):
+        return by_example(exact_by_class(ratios, count, xp))
 
 
 def one_step_t(d: Tensor) -> Tensor:
     """eq:t_star evaluated once at t = 1, as if it were a closed form: (1 + q)/m = Delta B (B-1)/(-S)."""
-    near = d.clamp(max=_FAR)
-    e = torch.exp((-near).clamp(min=_NIL))  # never all 0, so t is a number even without a rival
-    q = e.sum(dim=1)
-    return (1.0 + q) * q / (e * near).sum(dim=1)
+    return by_example(one_step_by_class(*by_class(d)))
+
+
+def exact_by_class(d: Any, classes: int, xp: Any) -> Any:
+    """`solve_t` of ratios with the classes first, arrays of `xp`, torch or numpy."""
+    low, high = bracket(classes)
+    if classes == 2 or not d.shape[1]:  # a closed form, or nothing to solve
+        return xp.full_like(d[0], T_TWO)
+    low, high = low * (1.0 - _WIDEN), high * (1.0 + _WIDEN)
+    near = xp.where(d > _FAR, _FAR, d)
+    if classes > _UNIMODAL:
+        return _highest(near.contiguous(), _log_grid(low, high, _GRID, near))
+    start, floor, ceiling = (xp.full_like(near[0], t) for t in (1.2, low, high))
+    return _newton(near, start, floor, ceiling, _STEPS[near.dtype.itemsize][0 if classes <= 10 else 1], xp)
+
+
+def one_step_by_class(d: Any, xp: Any) -> Any:
+    """`one_step_t` of ratios with the classes first."""
+    near = xp.where(d > _FAR, _FAR, d)
+    e = xp.exp(xp.where(near > -_NIL, _NIL, -near))  # never all 0, so t is a number even without a rival
+    q = e.sum(0)
+    return (1.0 + q) * q / (e * near).sum(0)
 
 
 def local_maxima(d: Tensor, points: int = 4096) -> list[tuple[float, float]]:
@@ -159,7 +164,7 @@ def _climb(d: Tensor, grid: Tensor) -> tuple[Tensor, Tensor]:
     padded = torch.nn.functional.pad(heights, (0, 0, 1, 1), value=-1.0)
     point, row = ((heights >= padded[:-2]) & (heights > padded[2:])).nonzero(as_tuple=True)
     low, high = grid[(point - 1).clamp(min=0)], grid[(point + 1).clamp(max=len(grid) - 1)]
-    return row, _newton(d[:, row], grid[point], low, high, _STEPS[d.dtype][2])
+    return row, _newton(d[:, row], grid[point], low, high, _STEPS[d.dtype.itemsize][2])
 
 
 def _highest(d: Tensor, grid: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from tmifpe.attacks.schedules import get_schedule
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import real_number
 from tmifpe.core.types import Threat
-from tmifpe.losses import AnyLoss, get_loss, spelling
+from tmifpe.losses import AnyLoss, get_loss, spelled_loss, spelling
 from tmifpe.norms import column
 
 
@@ -65,7 +65,7 @@ class DDN(Ascent):
             raise InputError(f"ddn knows l2, not {shown(threat.norm)}")
 
     def objective(self, problem: Problem, state: AscentState) -> Objective:  # noqa: ARG002
-        loss = get_loss(self.loss)
+        loss = spelled_loss(self.loss)
         return lambda logits: loss(logits, problem.labels, problem.targets)
 
     def start(self, problem: Problem, restart: int) -> Tensor:  # noqa: ARG002

@@ -21,7 +21,7 @@ from tmifpe.attacks.loop.rows import Problem
 from tmifpe.attacks.schedules import get_schedule
 from tmifpe.core import numerics
 from tmifpe.core.numbers import real_number
-from tmifpe.losses import AnyLoss, get_loss, spelling
+from tmifpe.losses import AnyLoss, get_loss, spelled_loss, spelling
 from tmifpe.norms import column
 
 
@@ -71,7 +71,7 @@ class FMN(Ascent):
         object.__setattr__(self, "loss", spelling(get_loss(self.loss)))
 
     def objective(self, problem: Problem, state: AscentState) -> Objective:  # noqa: ARG002
-        loss = get_loss(self.loss)
+        loss = spelled_loss(self.loss)
         return lambda logits: loss(logits, problem.labels, problem.targets)
 
     def start(self, problem: Problem, restart: int) -> Tensor:  # noqa: ARG002
