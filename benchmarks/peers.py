@@ -251,7 +251,7 @@ def growth(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    shared = Path(options.shared)
+    shared = Path(options.shared).resolve()
     line = strength.LINES["wk"]
     model, _ = strength.load(line, shared)
 

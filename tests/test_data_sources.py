@@ -68,6 +68,12 @@ def test_digits_splits_are_disjoint_and_complete() -> None:
     torch.testing.assert_close(both, truth, rtol=0, atol=0)
 
 
+def test_digits_are_the_same_where_scikit_learn_keeps_them_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = load_data("digits")
+    monkeypatch.setattr("tmifpe.data.digits.find_spec", lambda _: None)
+    assert load_data("digits").identity == data.identity
+
+
 def test_idx_gz_plain_and_torchvision_layout_agree(tmp_path: Path) -> None:
     images, _ = make_idx(tmp_path / "plain")
     for place in (tmp_path / "gz", tmp_path / "tv" / "MNIST" / "raw"):

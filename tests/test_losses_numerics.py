@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tmifpe.core.errors import InputError
-from tmifpe.core.numerics import attached_weights, exp_or_zero, left_over, safe_gap
+from tmifpe.core.numerics import exp_or_zero, left_over, safe_gap
 from tmifpe.losses import get_loss
 from tmifpe.losses.scaled import Temperature, chosen_t
 from tmifpe.theory.formats import lam_of
@@ -301,17 +301,3 @@ def test_what_is_left_over_is_no_rounding(dtype: torch.dtype):
     assert not left_over(budget, spent, 20).any()
     assert torch.equal(left_over(budget, spent * 0.99, 20), budget - spent * 0.99)
     assert not left_over(budget, 2 * budget, 20).any()
-
-
-@pytest.mark.parametrize("name", ["tmifpe", "mifpe", "ce-margin", "pm"])
-def test_attached_weights_are_the_gradient(name: str, z: Tensor, labels: Tensor) -> None:
-    """The way back may begin at the logits only where nothing stands between them and the loss."""
-    logits = z.clone().requires_grad_() * 1.0
-    value = get_loss(name)(logits, labels)
-    found = attached_weights(value, logits)
-    assert found is not None
-    assert torch.equal(found, torch.autograd.grad(value.sum(), logits, retain_graph=True)[0])
-    assert attached_weights(2 * value, logits) is None
-    assert attached_weights(value, logits * 1.0) is None
-    assert attached_weights(get_loss(name)(logits * 1.0, labels), logits) is None
-    assert attached_weights(get_loss("ce")(logits, labels), logits) is None

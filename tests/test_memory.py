@@ -36,7 +36,7 @@ def test_freed_memory_is_used_again_without_page_faults():
 
 @pytest.mark.parametrize(
     ("given", "spins"),
-    [({}, "20000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
+    [({}, "4000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
 )
 def test_threads_wait_briefly_unless_someone_chose(monkeypatch, given, spins):
     from tmifpe.core.process import wait_briefly

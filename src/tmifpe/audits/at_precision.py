@@ -7,13 +7,14 @@ __all__ = ["Backward", "Network", "at_precision"]
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from tmifpe.attacks.loop.frozen import device_of, dtype_of
 from tmifpe.core.errors import InputError
+from tmifpe.core.numerics import pull_back
 from tmifpe.core.outputs import as_logits
 from tmifpe.core.types import Model
 from tmifpe.run.prepared_model import prepare_model
@@ -60,8 +61,7 @@ class Network:
         def back(weights: Tensor) -> Tensor:
             if not output.requires_grad:
                 return torch.zeros_like(leaf, dtype=self.dtype)
-            found = torch.autograd.grad(output, leaf, weights.to(output), retain_graph=True, allow_unused=True)
-            grad = cast("Tensor | None", found[0])
+            (grad,) = pull_back([output], [leaf], [weights.to(output)], keep=True)
             return torch.zeros_like(leaf, dtype=self.dtype) if grad is None else grad.to(self.dtype)
 
         return output.detach().to(self.dtype), back

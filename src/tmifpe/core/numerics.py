@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = [
     "FEW",
     "attach_gradient",
-    "attached_weights",
     "by_class",
     "by_example",
     "compute_dtype",
@@ -13,6 +12,7 @@ __all__ = [
     "is_usable",
     "left_over",
     "margin",
+    "pull_back",
     "rival",
     "rounding_of",
     "row_norm",
@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 import math
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -150,14 +151,21 @@ def attach_gradient(logits: Tensor, value: Tensor, weights: Tensor) -> Tensor:
     return result
 
 
-def attached_weights(value: Tensor, logits: Tensor) -> Tensor | None:
-    """What `attach_gradient` has given `value` for just these logits; None if it did not, or something came between."""
-    node: Any = value.grad_fn
-    ours = getattr(node, "_forward_cls", None) is _Attach
-    if not ours or node.next_functions[0] != (logits.grad_fn, logits.output_nr):
-        return None
-    (weights,) = node.saved_tensors
-    return weights if weights.dtype == logits.dtype else None
+def pull_back(
+    ends: Sequence[Tensor], leaves: Sequence[Tensor], grads: Sequence[Tensor], keep: bool = False
+) -> tuple[Tensor | None, ...]:
+    """The gradients of the leaves where those of the ends are `grads`; None where nothing leads back.
+
+    As `torch.autograd.grad` with `grad_outputs`, at whose first call torch imports sympy: a second of every command.
+
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> pull_back([3 * x], [x], [torch.tensor([1.0, -1.0])])
+    (tensor([ 3., -3.]),)
+    """
+    with torch.enable_grad():
+        # The derivative of the sum is 1 everywhere, whatever its value, so that each end gets exactly its gradient.
+        sums = [(end * grad).sum() for end, grad in zip(ends, grads, strict=True)]
+        return torch.autograd.grad(sums, list(leaves), retain_graph=keep, allow_unused=True)
 
 
 def left_over(budget: Tensor, spent: Tensor, terms: int) -> Tensor:

@@ -6,13 +6,14 @@ __all__ = ["ModuleCall"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tmifpe.attacks.hooks.gradient_rows import alive, cosine, faint, floating_tensors, replaced, revived, share
 from tmifpe.attacks.hooks.layer_gradient import LayerGradient
+from tmifpe.core.numerics import pull_back
 
 NEAR = 1.01
 """Times the input: where the gradient is taken a second time. Scaling keeps the signs and the ties of activations, so
@@ -128,6 +129,5 @@ def _pulled_back(outputs: Sequence[Tensor], leaves: Sequence[Tensor], behind: Se
     if not pairs:
         return [torch.zeros_like(leaf) for leaf in leaves]
     ends, grads = zip(*pairs, strict=True)
-    found = torch.autograd.grad(ends, list(leaves), grads, allow_unused=True)
-    some = zip(leaves, cast("tuple[Tensor | None, ...]", found), strict=True)
+    some = zip(leaves, pull_back(ends, leaves, grads), strict=True)
     return [torch.zeros_like(leaf) if g is None else g for leaf, g in some]

@@ -17,7 +17,6 @@ from tmifpe.attacks.hooks.layer_gradients import layer_gradients
 from tmifpe.attacks.hooks.smooth import SmoothBackward
 from tmifpe.attacks.hooks.straight_through import through_identity
 from tmifpe.core.errors import InputError, ModelError, first_line, is_out_of_memory
-from tmifpe.core.numerics import attached_weights
 from tmifpe.core.outputs import read_output
 from tmifpe.core.types import Model
 from tmifpe.losses.loss import as_values
@@ -139,7 +138,7 @@ class Queries:
         with torch.enable_grad():
             leaf, logits = self._trace(x, smooth)
             value = as_values(objective(logits), logits)
-            grad, slope = self._follow_back(leaf, logits, value)
+            grad, slope = self._follow_back(leaf, logits, value.sum())
         return logits.detach(), value.detach(), grad, slope
 
     def _trace(self, x: Tensor, smooth: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -148,16 +147,12 @@ class Queries:
         with through_identity(self.model, self.straight_through):
             return leaf, self._ask(leaf) if smooth is None else self._ask_smoothly(leaf, smooth)
 
-    def _follow_back(self, leaf: Tensor, logits: Tensor, value: Tensor) -> tuple[Tensor, Tensor | None]:
-        """d sum(value) / d leaf and / d logits; counted, unless there is no way back."""
+    def _follow_back(self, leaf: Tensor, logits: Tensor, end: Tensor) -> tuple[Tensor, Tensor | None]:
+        """d end / d leaf and d end / d logits; counted, unless there is no way back."""
         if not logits.requires_grad:
             return torch.zeros_like(leaf), None
-        slope = attached_weights(value, logits)
         with _failing_clearly(len(leaf)):
-            if slope is None:
-                found = torch.autograd.grad(value.sum(), (leaf, logits), allow_unused=True)
-            else:  # the way back begins at the logits
-                found = (*torch.autograd.grad(logits, leaf, slope, allow_unused=True), slope)
+            found = torch.autograd.grad(end, (leaf, logits), allow_unused=True)
         self.tally.backwards += len(leaf)
         grad, slope = cast("tuple[Tensor | None, Tensor | None]", found)
         return torch.zeros_like(leaf) if grad is None else grad, slope
