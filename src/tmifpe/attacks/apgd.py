@@ -18,7 +18,8 @@ from tmifpe.attacks.loop.queries import Evaluated, Objective
 from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError, shown
-from tmifpe.losses import AnyLoss, get_loss, spelled_loss, spelling
+from tmifpe.losses import AnyLoss, get_loss, spelling
+from tmifpe.losses.catalogue import spelled_loss
 from tmifpe.norms import column
 
 _CPU = torch.device("cpu")

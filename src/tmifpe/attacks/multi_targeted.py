@@ -18,7 +18,8 @@ from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core.errors import InputError
 from tmifpe.core.numbers import whole_number
 from tmifpe.core.types import Threat
-from tmifpe.losses import AnyLoss, get_loss, spelled_loss, spelling
+from tmifpe.losses import AnyLoss, get_loss, spelling
+from tmifpe.losses.catalogue import spelled_loss
 
 _CONJUGATE = {"linf": 1.0, "l2": 2.0, "l1": torch.inf}
 

@@ -14,7 +14,8 @@ from tmifpe.attacks.loop.queries import Objective
 from tmifpe.attacks.loop.reach import linear_gain
 from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core.errors import InputError, shown
-from tmifpe.losses import AnyLoss, get_loss, spelled_loss, spelling
+from tmifpe.losses import AnyLoss, get_loss, spelling
+from tmifpe.losses.catalogue import spelled_loss
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -20,7 +20,8 @@ from tmifpe.attacks.schedules import get_schedule
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import real_number
 from tmifpe.core.types import Threat
-from tmifpe.losses import AnyLoss, get_loss, spelled_loss, spelling
+from tmifpe.losses import AnyLoss, get_loss, spelling
+from tmifpe.losses.catalogue import spelled_loss
 from tmifpe.norms import column
 
 

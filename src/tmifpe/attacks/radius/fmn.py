@@ -21,7 +21,8 @@ from tmifpe.attacks.loop.rows import Problem
 from tmifpe.attacks.schedules import get_schedule
 from tmifpe.core import numerics
 from tmifpe.core.numbers import real_number
-from tmifpe.losses import AnyLoss, get_loss, spelled_loss, spelling
+from tmifpe.losses import AnyLoss, get_loss, spelling
+from tmifpe.losses.catalogue import spelled_loss
 from tmifpe.norms import column
 
 
