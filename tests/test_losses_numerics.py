@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tmifpe.core.errors import InputError
-from tmifpe.core.numerics import exp_or_zero, left_over, safe_gap
+from tmifpe.core.numerics import exp_or_zero, left_over, pull_back, safe_gap
 from tmifpe.losses import get_loss
 from tmifpe.losses.scaled import Temperature, chosen_t
 from tmifpe.theory.formats import lam_of
@@ -301,3 +301,16 @@ def test_what_is_left_over_is_no_rounding(dtype: torch.dtype):
     assert not left_over(budget, spent, 20).any()
     assert torch.equal(left_over(budget, spent * 0.99, 20), budget - spent * 0.99)
     assert not left_over(budget, 2 * budget, 20).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_pull_back_is_the_gradient_to_the_bit(dtype: torch.dtype) -> None:
+    """Also where the sum that it derives overflows or is no number."""
+    x = torch.tensor([1.0, -2.0, 3.0], dtype=dtype, requires_grad=True)
+    other = torch.ones(2, requires_grad=True)
+    ends = [x * x * 100, x.exp()]
+    grads = [torch.tensor([60000.0, torch.inf, 1e-4], dtype=dtype), torch.tensor([0.3, torch.nan, -1.0], dtype=dtype)]
+    want = torch.autograd.grad(ends, [x, other], grads, retain_graph=True, allow_unused=True)
+    found = pull_back(ends, [x, other], grads)
+    assert want[1] is found[1] is None
+    torch.testing.assert_close(found[0], want[0], rtol=0, atol=0, equal_nan=True)

@@ -34,7 +34,8 @@ from torch import Tensor
 from tmifpe.core.types import Threat
 
 FEW = 13
-"""Classes up to which a CPU computes in numpy what it computes of logits."""
+"""Classes up to which a CPU computes in numpy what it computes of logits. No more than have a single t* (`solve_t`): of
+several, only torch finds the best."""
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -39,8 +39,8 @@ def wait_briefly() -> None:
     with both cores busy they keep those that they wait for from running: 128 images of `cifar10_resnet4b` took 6.8 s
     with the default and 4.2 s with a fifteenth of it. Small networks suffer most, whose threads meet every few
     microseconds: the losses of the demo took 69 s with the default, 14 s with a fifteenth, 10 s with this, and 4 s on
-    a quiet machine with any of them; with a tenth of this a quiet machine is 10 % slower. It is a setting of the whole
-    process, so the commands of `tmifpe` make it and the library does not; whoever has chosen keeps their choice.
+    a quiet machine with any of them; with an eighth of this a quiet machine is 10 % slower. It is a setting of the
+    whole process, so the commands of `tmifpe` make it and the library does not; whoever has chosen keeps their choice.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(_SPINS))
