@@ -1,0 +1,216 @@
+"""Networks to judge attacks on: small ones of many kinds, trained here from a fixed seed, and real shared weights.
+
+    python benchmarks/zoo.py train [--only NAME]
+    python benchmarks/zoo.py list
+
+Weights and data go to the folder that TMIFPE_ZOO names (build/zoo otherwise), one file per network; what is there is
+kept. Shared weights are those of TMIFPE_SHARED. In other scripts:
+
+    import zoo
+    for name, network in zoo.networks().items(): network.half, network.threats
+    model, data = zoo.load(name)
+
+The hash of its name puts a network into one of two halves. Options and rules are chosen on "choose"; "judge" is only for
+judging them, so nothing may be chosen on it. A recipe or a name is never changed once something was measured on it.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Network", "half", "load", "networks", "weights"]
+
+import argparse
+import hashlib
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import strength
+from zoo_training import Recipe, network, sets, train
+
+import tmifpe
+from tmifpe.data.arrays import ArrayData
+
+_DEEP = {"epochs": 60, "loss": "squared", "linf": (0.03, 0.05), "l2": (0.5, 1.0)}
+_MNIST = {"linf": (0.05, 0.1), "l2": (0.8, 1.5)}
+_CIFAR = {"linf": (1 / 255, 2 / 255), "l2": (0.1, 0.25), "images": 300, "examples": 50000, "epochs": 4}
+_DIGITS = {"examples": 1297, "epochs": 60, "linf": (0.05, 0.15), "l2": (0.3, 0.8)}
+
+RECIPES: dict[str, Recipe] = {
+    "mnist-fc2x256-squared": Recipe("mnist", "fully", (256,) * 2, **_DEEP),
+    "mnist-fc4x256-squared": Recipe("mnist", "fully", (256,) * 4, **_DEEP),
+    "mnist-fc6x256-squared": Recipe("mnist", "fully", (256,) * 6, **_DEEP),
+    "mnist-fc10-leaky-squared": Recipe("mnist", "fully", (150,) * 10, "leaky", **_DEEP),
+    "mnist-conv-squared": Recipe("mnist", "convolutional", (16, 32), **(_DEEP | {"epochs": 15})),
+    "digits-fc3-squared": Recipe("digits", "fully", (128,) * 3, loss="squared", **_DIGITS),
+    "mnist-fc2-relu": Recipe("mnist", "fully", (256,) * 2, **_MNIST, l1=(3.0,)),
+    "mnist-fc4-tanh": Recipe("mnist", "fully", (200,) * 4, "tanh", **_MNIST),
+    "mnist-fc3-sigmoid": Recipe("mnist", "fully", (200,) * 3, "sigmoid", **(_MNIST | {"epochs": 20})),
+    "mnist-fc9-batchnorm": Recipe("mnist", "fully", (150,) * 9, batchnorm=True, **_MNIST),
+    "mnist-fc6-gelu-smoothing": Recipe("mnist", "fully", (200,) * 6, "gelu", loss="smoothing", **_MNIST),
+    "mnist-fc4-distilled": Recipe("mnist", "fully", (256,) * 4, loss="distilled", **_MNIST),
+    "mnist-parity-fc3": Recipe("mnist-parity", "fully", (200,) * 3, **_MNIST),
+    "digits-fc4-linf": Recipe("digits", "fully", (128,) * 4, against=("linf", 0.15), **_DIGITS),
+    "digits-conv-gelu-decay": Recipe("digits", "convolutional", (16, 32), "gelu", decay=1.0, **_DIGITS),
+    "digits-pairs-fc3": Recipe("digits-pairs", "fully", (256,) * 3, **(_DIGITS | {"examples": 5188, "epochs": 30})),
+    "mnist-conv-distilled": Recipe("mnist", "convolutional", (16, 32), loss="distilled", **_MNIST),
+    "mnist-conv-maxpool-decay": Recipe(
+        "mnist", "convolutional", (16, 32, 32), maxpool=True, decay=1.0, **(_MNIST | {"epochs": 6})
+    ),
+    "mnist-conv5-silu-batchnorm": Recipe(
+        "mnist", "convolutional", (16, 16, 32, 32, 64), "silu", batchnorm=True, **(_MNIST | {"epochs": 5})
+    ),
+    "mnist-conv-linf": Recipe(
+        "mnist", "convolutional", (16, 32), against=("linf", 0.2), examples=30000, epochs=5, linf=(0.15, 0.25), l2=(1.5, 2.5)
+    ),
+    "mnist-conv-leaky-l2": Recipe(
+        "mnist", "convolutional", (16, 32), "leaky", against=("l2", 2.0), examples=30000, epochs=4, linf=(0.1, 0.2), l2=(1.5, 2.5)
+    ),
+    "mnist-conv-l1": Recipe(
+        "mnist",
+        "convolutional",
+        (16, 32),
+        against=("l1", 10.0),
+        examples=30000,
+        epochs=4,
+        linf=(0.05, 0.1),
+        l2=(1.0, 2.0),
+        l1=(5.0, 10.0),
+    ),
+    "mnist-vit": Recipe("mnist", "vit", (64,) * 3, "gelu", examples=20000, epochs=4, images=300, **_MNIST),
+    "mnist-mixer": Recipe("mnist", "mixer", (64,) * 3, "gelu", examples=20000, epochs=4, images=300, **_MNIST),
+    "mnist-pairs-conv": Recipe(
+        "mnist-pairs", "convolutional", (24, 48), examples=40000, epochs=4, linf=(0.03, 0.08), l2=(0.5, 1.0)
+    ),
+    "cifar10-fc4-squared": Recipe("cifar10", "fully", (256,) * 4, loss="squared", **(_CIFAR | {"epochs": 5})),
+    "cifar10-conv-squared": Recipe("cifar10", "convolutional", (16, 32), loss="squared", **_CIFAR),
+    "cifar10-conv4-maxpool": Recipe("cifar10", "convolutional", (16, 32, 32, 64), maxpool=True, **(_CIFAR | {"epochs": 3})),
+    "cifar10-conv4-batchnorm-smoothing": Recipe(
+        "cifar10", "convolutional", (16, 32, 32, 64), "leaky", batchnorm=True, loss="smoothing", **_CIFAR
+    ),
+    "cifar10-residual-silu": Recipe("cifar10", "residual", (16, 32, 64), "silu", **(_CIFAR | {"epochs": 3})),
+    "cifar10-conv-linf": Recipe(
+        "cifar10", "convolutional", (16, 32), against=("linf", 4 / 255), **(_CIFAR | {"linf": (2 / 255, 6 / 255)})
+    ),
+    "cifar10-conv-gelu-l2": Recipe(
+        "cifar10", "convolutional", (16, 32), "gelu", against=("l2", 0.5), **(_CIFAR | {"l2": (0.25, 0.75)})
+    ),
+    "cifar10-conv-l1": Recipe(
+        "cifar10", "convolutional", (16, 32), against=("l1", 8.0), **(_CIFAR | {"l1": (4.0, 10.0)})
+    ),
+    "cifar10-vit": Recipe("cifar10", "vit", (48,) * 3, "gelu", **(_CIFAR | {"epochs": 2})),
+    "cifar10-mixer": Recipe("cifar10", "mixer", (48,) * 4, "gelu", **(_CIFAR | {"epochs": 2})),
+    "cifar10-vehicles-conv-tanh": Recipe("cifar10-vehicles", "convolutional", (16, 32), "tanh", **(_CIFAR | {"epochs": 2})),
+}
+
+
+@dataclass(frozen=True)
+class Network:
+    """A line of the zoo."""
+
+    name: str
+    threats: tuple[tmifpe.Threat, ...]
+    images: int
+    trained: bool
+    """By a recipe of this file; otherwise the weights are shared ones."""
+
+    @property
+    def half(self) -> str:
+        return half(self.name)
+
+    @property
+    def squared(self) -> bool:
+        """Trained by squared error, where a slope says little of what lies further along."""
+        return self.trained and RECIPES[self.name].loss == "squared"
+
+
+def half(name: str) -> str:
+    """choose or judge."""
+    return ("choose", "judge")[int(hashlib.sha256(name.encode()).hexdigest(), 16) % 2]
+
+
+def folder() -> Path:
+    return Path(os.environ.get("TMIFPE_ZOO", strength.ROOT / "build" / "zoo"))
+
+
+def weights(name: str) -> Path:
+    """Where the weights of a recipe are, or will be."""
+    return folder() / f"{name}.safetensors"
+
+
+def _threats(linf: tuple[float, ...], l2: tuple[float, ...], l1: tuple[float, ...]) -> tuple[tmifpe.Threat, ...]:
+    return tuple(
+        tmifpe.Threat(norm, eps) for norm, sizes in (("linf", linf), ("l2", l2), ("l1", l1)) for eps in sizes
+    )
+
+
+def networks() -> dict[str, Network]:
+    """Every network by name, whether its weights are there or not."""
+    return {
+        name: Network(name, _threats(recipe.linf, recipe.l2, recipe.l1), recipe.images, trained=True)
+        for name, recipe in RECIPES.items()
+    }
+
+
+def load(name: str) -> tuple[nn.Module, Any]:
+    """The network, in eval mode, and the test images that it is judged on."""
+    recipe = RECIPES[name]
+    found = sets(recipe.data, folder())
+    model = network(recipe, tuple(found.x.shape[1:]), found.classes)
+    model.load_state_dict(load_file(weights(name)))
+    images, labels = found.test_x[: recipe.images], found.test_y[: recipe.images]
+    data = ArrayData(images, labels, name=recipe.data, classes=found.classes, unit=True)
+    return model.eval().requires_grad_(requires_grad=False), data
+
+
+def make(names: list[str]) -> None:
+    """Train what is missing."""
+    torch.set_num_threads(1)
+    folder().mkdir(parents=True, exist_ok=True)
+    for name in names:
+        path = weights(name)
+        if path.exists():
+            continue
+        begun = time.process_time()
+        model = train(RECIPES[name], folder())
+        beside = path.with_suffix(".part")
+        save_file(model.state_dict(), beside)
+        os.replace(beside, path)
+        print(f"{name}  {time.process_time() - begun:.0f} s  clean {clean_accuracy(name):.1%}", flush=True)
+
+
+def clean_accuracy(name: str) -> float:
+    model, data = load(name)
+    images, labels = data.fetch(range(len(data)))
+    with torch.no_grad():
+        return float((model(images).argmax(dim=1) == labels).double().mean())
+
+
+def show() -> None:
+    for name, network in networks().items():
+        sizes = ", ".join(f"{threat.norm} {threat.eps:.4g}" for threat in network.threats)
+        there = "" if not network.trained or weights(name).exists() else "  (not trained yet)"
+        print(f"{name:36} {network.half:7} {network.images:4} images  {sizes}{there}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("train", help="train what is missing").add_argument("--only", choices=RECIPES)
+    verbs.add_parser("list", help="names, halves, threats")
+    options = parser.parse_args()
+    if options.verb == "train":
+        make([options.only] if options.only else list(RECIPES))
+    else:
+        show()
+
+
+if __name__ == "__main__":
+    main()
