@@ -16,7 +16,7 @@ judging them, so nothing may be chosen on it. A recipe or a name is never change
 
 from __future__ import annotations
 
-__all__ = ["Network", "half", "load", "networks", "weights"]
+__all__ = ["RECIPES", "SHARED", "Network", "describe", "half", "load", "networks", "weights"]
 
 import argparse
 import hashlib
@@ -25,7 +25,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -36,6 +36,7 @@ import strength
 from zoo_training import Recipe, network, sets, train
 
 import tmifpe
+from tmifpe.core.types import Data
 from tmifpe.data.arrays import ArrayData
 
 _DEEP = {"epochs": 60, "loss": "squared", "linf": (0.03, 0.05), "l2": (0.5, 1.0)}
@@ -110,6 +111,48 @@ RECIPES: dict[str, Recipe] = {
     "cifar10-vehicles-conv-tanh": Recipe("cifar10-vehicles", "convolutional", (16, 32), "tanh", **(_CIFAR | {"epochs": 2})),
 }
 
+_CIFAR_MEAN = strength.NORMALISE
+_KW_MEAN = {"mean": (0.485, 0.456, 0.406), "std": (0.225, 0.225, 0.225)}
+_MNIST_MEAN = {"mean": (0.1307,), "std": (0.3081,)}
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Real weights of the shared folder: the model of a line of strength.py, or a file that holds plain layers."""
+
+    source: str
+    data: str
+    linf: tuple[float, ...] = ()
+    l2: tuple[float, ...] = ()
+    l1: tuple[float, ...] = ()
+    images: int = 500
+    padding: int = 1
+    """Of the convolutions, 4x4 with stride 2, where the source is a file."""
+    normalise: dict[str, Any] | None = None
+
+
+SHARED: dict[str, Shared] = {
+    "mnist-trades": Shared("trades", "mnist", (0.3, 0.35), (1.5, 2.5), images=200),
+    "mnist-fast": Shared("fast", "mnist", (0.3, 0.33), (1.5, 2.0), l1=(8.0,)),
+    "mnist-lenet5": Shared("lenet", "mnist", (0.3, 0.35), (1.5, 2.5), images=300),
+    "mnist-wk17a": Shared("wk", "mnist", (0.1, 0.15), (1.5, 2.5)),
+    "fashion-kw": Shared("kw", "fashion-mnist", (0.1, 0.2), (1.0, 2.0)),
+    "mnist-cnn-a": Shared("mnist_cnn_a_adv.pth", "mnist", (0.25, 0.3), (1.5, 2.5)),
+    "mnist-9x200": Shared("mnist_9_200_nat.pth", "mnist", (0.015, 0.05), (0.5, 1.0), normalise=_MNIST_MEAN),
+    "mnist-conv-small": Shared(
+        "mnist_conv_small_nat.pth", "mnist", (0.05, 0.1), (1.0, 2.0), padding=0, normalise=_MNIST_MEAN
+    ),
+    "cifar10-resnet2b": Shared("r2b", "cifar10", (2 / 255, 8 / 255), (0.25, 0.75), l1=(4.0,), images=300),
+    "cifar10-resnet4b": Shared("r4b", "cifar10", (2 / 255, 8 / 255), (0.25, 0.75), images=300),
+    "cifar10-resnet-2b2-adv4": Shared(
+        "cifar10_resnet_2b2_adv4.onnx", "cifar10", (2 / 255, 4 / 255), (0.25, 0.5), images=200, normalise=_CIFAR_MEAN
+    ),
+    "cifar10-cnn-a-adv": Shared("cifar10_cnn_a_adv.pth", "cifar10", (2 / 255, 6 / 255), (0.25, 0.75), normalise=_CIFAR_MEAN),
+    "cifar10-cnn-a-mix": Shared("cifar10_cnn_a_mix.pth", "cifar10", (2 / 255, 4 / 255), (0.25, 0.5), normalise=_CIFAR_MEAN),
+    "cifar10-marabou": Shared("cifar10_marabou_medium.pth", "cifar10", (1 / 255, 2 / 255), (0.1, 0.25), padding=0),
+    "cifar10-kw-l2": Shared("cifar10_kw_l2_36px.pth", "cifar10", (2 / 255, 6 / 255), (36 / 255, 0.75), normalise=_KW_MEAN),
+}
+
 
 @dataclass(frozen=True)
 class Network:
@@ -136,6 +179,19 @@ def half(name: str) -> str:
     return ("choose", "judge")[int(hashlib.sha256(name.encode()).hexdigest(), 16) % 2]
 
 
+def describe(name: str) -> str:
+    """In a few words: layers, activation, training."""
+    if name in SHARED:
+        source = SHARED[name].source
+        return f"shared weights, {strength.LINES[source].title if source in strength.LINES else source}"
+    made = RECIPES[name]
+    words = [made.body, " ".join(map(str, made.widths)), made.activation, *["BatchNorm"] * made.batchnorm]
+    words += ["max-pooling"] * made.maxpool + [made.loss] + [f"weight decay {made.decay:g}"] * (made.decay > 0)
+    if made.against is not None:
+        words.append(f"against {made.against[0]} {made.against[1]:.3g}")
+    return ", ".join(words)
+
+
 def folder() -> Path:
     return Path(os.environ.get("TMIFPE_ZOO", strength.ROOT / "build" / "zoo"))
 
@@ -154,20 +210,64 @@ def _threats(linf: tuple[float, ...], l2: tuple[float, ...], l1: tuple[float, ..
 def networks() -> dict[str, Network]:
     """Every network by name, whether its weights are there or not."""
     return {
-        name: Network(name, _threats(recipe.linf, recipe.l2, recipe.l1), recipe.images, trained=True)
-        for name, recipe in RECIPES.items()
+        name: Network(name, _threats(made.linf, made.l2, made.l1), made.images, trained=name in RECIPES)
+        for name, made in (RECIPES | SHARED).items()
     }
 
 
 def load(name: str) -> tuple[nn.Module, Any]:
     """The network, in eval mode, and the test images that it is judged on."""
-    recipe = RECIPES[name]
-    found = sets(recipe.data, folder())
-    model = network(recipe, tuple(found.x.shape[1:]), found.classes)
-    model.load_state_dict(load_file(weights(name)))
-    images, labels = found.test_x[: recipe.images], found.test_y[: recipe.images]
-    data = ArrayData(images, labels, name=recipe.data, classes=found.classes, unit=True)
+    made = (RECIPES | SHARED)[name]
+    data = _data(made.data, made.images)
+    model = _shared(made) if isinstance(made, Shared) else _trained(name, data)
     return model.eval().requires_grad_(requires_grad=False), data
+
+
+def _data(name: str, images: int) -> Data:
+    if name == "fashion-mnist":
+        return tmifpe.load_data(f"{name}:{_shared_folder() / 'data' / name}", limit=images)
+    found = sets(name, folder())
+    return ArrayData(found.test_x[:images], found.test_y[:images], name=name, classes=found.classes, unit=True)
+
+
+def _trained(name: str, data: Data) -> nn.Module:
+    assert data.classes is not None
+    model = network(RECIPES[name], tuple(data.shape), data.classes)
+    model.load_state_dict(load_file(weights(name)))
+    return model
+
+
+def _shared(made: Shared) -> nn.Module:
+    if made.source in strength.LINES:
+        model = strength.load_model(strength.LINES[made.source], _shared_folder()).module
+        assert isinstance(model, nn.Module)
+        return model
+    path = _shared_folder() / "models" / made.source
+    if path.suffix == ".onnx":
+        return cast("nn.Module", tmifpe.load_model(str(path), **(made.normalise or {})).module)
+    model = _plain(torch.load(path, map_location="cpu", weights_only=True), made.padding)
+    return tmifpe.models.Normalize(model, **made.normalise) if made.normalise else model
+
+
+def _plain(state: Any, padding: int) -> nn.Module:
+    """Convolutions, then linear layers, with ReLU between them, as the shapes of a state dict, or of the first of a
+    list of them, say."""
+    state = state.get("state_dict", state)
+    state = state[0] if isinstance(state, list) else state
+    values, layers = list(state.values()), list[nn.Module]()
+    for weight, bias in zip(values[::2], values[1::2], strict=True):
+        if weight.dim() == 4:
+            layer = nn.Conv2d(weight.shape[1], weight.shape[0], weight.shape[2], 2, padding)
+        else:
+            layers += [nn.Flatten()] * (not any(isinstance(before, nn.Linear) for before in layers))
+            layer = nn.Linear(weight.shape[1], weight.shape[0])
+        layer.load_state_dict({"weight": weight, "bias": bias})
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _shared_folder() -> Path:
+    return Path(os.environ.get("TMIFPE_SHARED", strength.ROOT.parent / "shared"))
 
 
 def make(names: list[str]) -> None:
