@@ -69,10 +69,12 @@ class Job:
 
     @property
     def early_exit(self) -> EarlyExit | None:
-        """Which examples stop early: none where the gradients are noisy, coarse or not the model's own."""
+        """Which examples stop early: none where the gradients are noisy, coarse or not the model's own, nor at L1 and
+        norms of others, where few would and of these too many wrongly (docs/early-exit.md)."""
         prepared = self.prepared
         noisy = self.eot > 1 or self.keeps_batches or prepared.dtype not in (torch.float32, torch.float64)
-        return EarlyExit() if self.stops_early and not noisy and not prepared.straight_through else None
+        able = self.threat.norm in ("linf", "l2") and not noisy and not prepared.straight_through
+        return EarlyExit() if self.stops_early and able else None
 
 
 @dataclass

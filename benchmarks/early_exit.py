@@ -1,0 +1,123 @@
+"""How the values of early exit were chosen: wrong exits and steps taken, on the choose half of the zoo.
+
+    python benchmarks/early_exit.py [--networks NAME,...] [--images 200]
+
+Every correct example takes all 100 steps of PGD with T-MIFPE, plain and smoothed; on the way its margin and its linear
+gain by three slopes are noted. For several rules this counts the examples that would have stopped although a later
+step breaks them, and the share of the steps that would have been taken. Kept in docs/data/early-exit.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+import zoo
+from torch import Tensor
+
+import tmifpe
+from tmifpe.attacks import PGD, Problem, Queries
+from tmifpe.attacks.loop.early_exit import EarlyExit, linear_gain
+from tmifpe.core import numerics
+
+KEPT = Path(__file__).resolve().parent.parent / "docs" / "data" / "early-exit.json"
+SHARES = (0.0, 3.0, 9.0)
+"""Smoothings of the backward pass at which the gain is noted; 0 is the true slope."""
+EVERY = 10
+RULES: dict[str, dict[str, Any]] = {
+    "true slope, 5": {"shares": (0.0,)},
+    "and smoothed 3": {"shares": (0.0, 3.0)},
+    "and smoothed 9": {"shares": (0.0, 9.0)},
+    "and smoothed 9, from 20": {"shares": (0.0, 9.0), "at": (20, 40, 80)},
+    "and smoothed 9, from 20, 3": {"shares": (0.0, 9.0), "at": (20, 40, 80), "times": 3.0},
+    "and smoothed 9, from 20, 10": {"shares": (0.0, 9.0), "at": (20, 40, 80), "times": 10.0},
+}
+NEVER = 10**6
+
+
+def traced(model: Any, data: Any, threat: tmifpe.Threat, attack: PGD) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The query that breaks each correct example, its clean margin, and at every tenth query (k) its margin (k, n) and
+    its rise by each slope (k, slopes, n), infinite where nothing is promised."""
+    x, y = data.fetch(range(len(data)))
+    with torch.no_grad():
+        rows = (model(x).argmax(dim=1) == y).nonzero()[:, 0]
+    problem = Problem(x[rows], y[rows], None, rows, threat)
+    queries, state, margins, rises = Queries(model), attack.init(problem), [], []
+    broken = torch.full_like(problem.labels, NEVER)
+    for look in range(attack.looks):
+        objective, smooth = attack.objective(problem, state), attack.smoothness(state)
+        seen = queries.look(state.x, objective, smooth)
+        margin = numerics.margin(seen.logits, problem.labels)
+        broken[(margin > 0) & (broken == NEVER)] = look
+        if look and look % EVERY == 0 and look < attack.steps:
+            margins.append(margin)
+            rises.append(torch.stack([_rise(problem, queries, state, objective, share) for share in SHARES]))
+        state = attack.step(problem, state, seen)
+    return broken, numerics.margin(queries.logits(problem.x), problem.labels), torch.stack(margins), torch.stack(rises)
+
+
+def _rise(problem: Problem, queries: Queries, state: Any, objective: Any, share: float) -> Tensor:
+    true = queries.look(state.x, objective)
+    told = queries.look(state.x, objective, torch.full_like(true.logits[:, 0], share)) if share else true
+    assert true.grad is not None
+    assert told.grad is not None
+    assert true.slope is not None
+    own = -true.slope.gather(1, problem.labels[:, None])[:, 0]
+    rest = true.slope.scatter(1, problem.labels[:, None], 0.0).amin(dim=1)
+    rise = linear_gain(problem.norm, told.grad, state.x, problem.ball, state.region) / own
+    alive = (own > 0) & (rest >= -1e-5 * own) & torch.isfinite(rise) & (true.grad.flatten(1) != 0).any(dim=1)
+    return torch.where(alive, rise, torch.inf)
+
+
+def judged(
+    trace: tuple[Tensor, Tensor, Tensor, Tensor],
+    shares: tuple[float, ...],
+    times: float = 5.0,
+    at: tuple[int, ...] = tuple(range(EVERY, 100, EVERY)),
+    level: float = EarlyExit().level,
+) -> dict[str, Any]:
+    """Of one rule: how many would stop, how many of these wrongly, and the share of the steps that are taken."""
+    broken, clean, margins, rises = trace
+    left = torch.full_like(broken, NEVER)
+    for k, look in enumerate(range(EVERY, EVERY * (len(margins) + 1), EVERY)):
+        rise = rises[k, [SHARES.index(share) for share in shares]].amax(dim=0)
+        stops = (margins[k] + times * rise < 0) & (margins[k] + 1.5 * rise < level * clean)
+        left[stops & (left == NEVER) & (look in at)] = look
+    end = torch.full_like(broken, 100)
+    taken, whole = torch.minimum(torch.minimum(left, broken), end).sum(), torch.minimum(broken, end).sum()
+    stopped = (left < broken).sum()
+    return {
+        "stopped": int(stopped),
+        "wrong": int(((left < broken) & (broken < NEVER)).sum()),
+        "steps": round(float(taken / whole.clamp(min=1)), 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", help="names, separated by commas; default: the choose half")
+    parser.add_argument("--images", type=int, default=200)
+    options = parser.parse_args()
+    known = zoo.networks()
+    names = options.networks.split(",") if options.networks else [n for n, one in known.items() if one.half == "choose"]
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    for name, smooth in product(names, (0.0, 3.0)):
+        model, data = zoo.load(name)
+        for threat in known[name].threats:
+            key = f"{name} {threat.norm} {threat.eps:.4g} {smooth:g}"
+            if key in kept:
+                continue
+            few = tmifpe.data.subset(data, range(min(options.images, len(data))))
+            network = model.module if isinstance(model, tmifpe.Classifier) else model
+            trace = traced(network, few, threat, PGD(smooth=smooth))
+            kept[key] = {rule: judged(trace, **values) for rule, values in RULES.items()}
+            print(key, json.dumps(kept[key]), flush=True)
+            KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
