@@ -87,8 +87,7 @@ class Total:
 
     def exits(self) -> tuple[int, int]:
         """How many examples would have stopped early but were checked, and of how many that was wrong."""
-        checked, wrong = ((self.outcomes.marks & mark) != 0 for mark in (Mark.EXIT_CHECKED, Mark.EXIT_WRONG))
-        return int(checked.sum()), int(wrong.sum())
+        return self.outcomes.marked(Mark.EXIT_CHECKED), self.outcomes.marked(Mark.EXIT_WRONG)
 
     def stopped_early(self) -> list[int]:
         """The shards with examples that stopped early."""

@@ -194,6 +194,10 @@ class Outcomes:
     def counted(self) -> NDArray[np.bool_]:
         return (self.marks & Mark.LEFT_OUT) == 0
 
+    def marked(self, mark: Mark) -> int:
+        """How many examples have this mark."""
+        return int(((self.marks & mark) != 0).sum())
+
     def __repr__(self) -> str:
         robust, broken = int(self.robust.sum()), int(self.fooled.sum())
         wrong = int((~self.correct).sum())

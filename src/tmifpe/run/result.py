@@ -163,7 +163,7 @@ class Result:
         if (failed := self.plan.failed_exits) is not None:
             return EarlyExits(self.n, 0, failed.checked, failed.wrong)
         marks = (Mark.STOPPED_EARLY, Mark.EXIT_CHECKED, Mark.EXIT_WRONG)
-        counts = [int(((self.outcomes.marks & mark) != 0).sum()) for mark in marks]
+        counts = [self.outcomes.marked(mark) for mark in marks]
         return EarlyExits(self.n, *counts) if any(counts) else None
 
     @property

@@ -57,7 +57,7 @@ class EarlyExit:
     times: float = 5.0
     smooth: float = 9.0
     at: tuple[int, ...] = (20, 40, 80)
-    level: float = 0.55
+    level: float = 0.0
     checked: float = CHECKED
 
     def due(self, looks: Tensor) -> Tensor:
