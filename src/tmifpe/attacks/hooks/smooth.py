@@ -184,8 +184,8 @@ class _Smooth(torch.autograd.Function):
 
 
 class _SmoothCurved(torch.autograd.Function):
-    """The mean slope between z - w and z + w, (f(z + w) - f(z - w)) / 2w, with w half as wide as the ramp of a rectifier,
-    which is the same of 1[z > 0]."""
+    """The mean slope between z - w and z + w, (f(z + w) - f(z - w)) / 2w, with w half as wide as the ramp of a
+    rectifier, which is the same of 1[z > 0]."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, smoothing: SmoothBackward, unit: Callable[[Tensor], Tensor]) -> Tensor:
