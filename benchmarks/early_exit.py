@@ -1,6 +1,6 @@
 """How the values of early exit were chosen: wrong exits and steps taken, on the choose half of the zoo.
 
-    python benchmarks/early_exit.py [--networks NAME,...] [--images 200]
+    python benchmarks/early_exit.py [--networks NAME,...] [--images 200] [--check]
 
 Every correct example takes all 100 steps of PGD with T-MIFPE, plain and smoothed; on the way its margin and its linear
 gain by three slopes are noted. For several rules this counts the examples that would have stopped although a later
@@ -22,8 +22,8 @@ import zoo
 from torch import Tensor
 
 import tmifpe
-from tmifpe.attacks import PGD, Problem, Queries
-from tmifpe.attacks.loop.early_exit import linear_gain
+from tmifpe.attacks import PGD, Loop, Problem, Queries
+from tmifpe.attacks.loop.early_exit import EarlyExit, Exit, linear_gain
 from tmifpe.core import numerics
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -38,6 +38,11 @@ RULES: dict[str, dict[str, Any]] = {
     "**true and smoothed 9, 20, 5**": {"shares": (0.0, 9.0), "at": (20, 40, 80)},
     "true and smoothed 9, 20, 3": {"shares": (0.0, 9.0), "at": (20, 40, 80), "times": 3.0},
     "true and smoothed 9, 20, 10": {"shares": (0.0, 9.0), "at": (20, 40, 80), "times": 10.0},
+}
+WRONG_RULES = {
+    "a tenth of the times": EarlyExit(times=0.5),
+    "the true slope alone, from the first query": EarlyExit(times=1.0, smooth=0.0, at=tuple(range(1, 100))),
+    "margins that are far away": EarlyExit(times=-1.0, at=(10,)),
 }
 NEVER = 10**6
 
@@ -100,6 +105,40 @@ def judged(
     }
 
 
+def checked(model: Any, data: Any, threat: tmifpe.Threat, seeds: range) -> dict[str, list[list[int]]]:
+    """Of rules made wrong on purpose: in a run of each seed, how many examples stopped although all steps break them,
+    and how many of the examples that were checked said so."""
+    x, y = data.fetch(range(len(data)))
+    with torch.no_grad():
+        rows = (model(x).argmax(dim=1) == y).nonzero()[:, 0]
+    found: dict[str, list[list[int]]] = {name: [] for name in WRONG_RULES}
+    for seed in seeds:
+        problem = Problem(x[rows], y[rows], None, rows, threat, seed)
+        truth = PGD().run(problem, Queries(model), Loop()).fooled
+        for name, rule in WRONG_RULES.items():
+            exits = PGD().run(problem, Queries(model), Loop(early_exit=rule)).exit
+            found[name].append([int((truth & (exits == Exit.STOPPED)).sum()), int((exits == Exit.WRONG).sum())])
+    return found
+
+
+def check(names: list[str], images: int, seeds: range = range(5)) -> dict[str, Any]:
+    """Of all runs of such a rule in which five examples or more stopped wrongly: in how many a check said so."""
+    runs: dict[str, list[list[int]]] = {name: [] for name in WRONG_RULES}
+    for name in names:
+        model, data = zoo.load(name)
+        for threat in zoo.networks()[name].threats:
+            few = tmifpe.data.subset(data, range(min(images, len(data))))
+            network = model.module if isinstance(model, tmifpe.Classifier) else model
+            for rule, found in checked(network, few, threat, seeds).items():
+                runs[rule] += found
+        told = {
+            rule: (sum(w >= 5 for w, _ in found), sum(w >= 5 and c > 0 for w, c in found))
+            for rule, found in runs.items()
+        }
+        print(name, told, flush=True)
+    return {rule: {"wrong_in_5_or_more": wrong, "caught": caught} for rule, (wrong, caught) in told.items()}
+
+
 def table(kept: dict[str, Any]) -> str:
     """Every rule over all settings but those at L1, where no example stops early."""
     lines = ["| slopes, first query, times | plain: stopped | wrong | steps | smoothed: stopped | wrong | steps |"]
@@ -124,10 +163,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", help="names, separated by commas; default: the choose half")
     parser.add_argument("--images", type=int, default=200)
+    parser.add_argument("--check", action="store_true", help="only: do the checks find rules made wrong on purpose?")
     options = parser.parse_args()
     known = zoo.networks()
     names = options.networks.split(",") if options.networks else [n for n, one in known.items() if one.half == "choose"]
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    if options.check:
+        kept["check"] = check(names, options.images)
+        KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+        names = []
     for name, smooth in product(names, (0.0, 3.0)):
         model, data = zoo.load(name)
         for threat in known[name].threats:
