@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tmifpe.attacks import Stepwise
 from tmifpe.attacks.hooks.layers import ROWS, Layers, look_at_layers
+from tmifpe.attacks.hooks.uncompiled import uncompiled
 from tmifpe.attacks.loop.frozen import preserved_state
 from tmifpe.attacks.loop.queries import Objective, Queries
 from tmifpe.attacks.loop.rows import Problem
@@ -132,7 +133,7 @@ def _layers(job: Job, correct: Sample) -> Layers:
 
 def _behaviour(job: Job, sample: Sample, treated: bool) -> Iterator[Flag]:
     """What happens in the forward pass: sampling, dropout, mixing within the batch, optimisation."""
-    with ForwardWatcher() as seen:
+    with uncompiled(), ForwardWatcher() as seen:
         again = sample.read(sample.problem.x)
     change = change_of(again, sample.logits, job.prepared)
     if bool((change > 1).any()) and not treated:

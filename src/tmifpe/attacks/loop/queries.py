@@ -16,6 +16,7 @@ from tmifpe.attacks.hooks.layer_gradient import LayerGradient
 from tmifpe.attacks.hooks.layer_gradients import layer_gradients
 from tmifpe.attacks.hooks.smooth import SmoothBackward
 from tmifpe.attacks.hooks.straight_through import through_identity
+from tmifpe.attacks.hooks.uncompiled import uncompiled
 from tmifpe.core.errors import InputError, ModelError, first_line, is_out_of_memory
 from tmifpe.core.outputs import read_output
 from tmifpe.core.types import Model
@@ -127,7 +128,7 @@ class Queries:
             seen.append(logits.detach())
             return as_values(objective(logits), logits)
 
-        with _failing_clearly(len(x)):
+        with uncompiled(), _failing_clearly(len(x)):
             found = layer_gradients(self.model, x, ask) if isinstance(self.model, nn.Module) else ()
         self.tally.backwards += len(x)
         return seen[0], found
@@ -158,7 +159,7 @@ class Queries:
         return torch.zeros_like(leaf) if grad is None else grad, slope
 
     def _ask_smoothly(self, x: Tensor, share: Tensor) -> Tensor:
-        with SmoothBackward(share) as seen:
+        with uncompiled(), SmoothBackward(share) as seen:
             logits = self._ask(x)
         if not seen.smoothed:
             self.notes.add("no rectifier was seen in the model, so that its backward pass could not be smoothed")
