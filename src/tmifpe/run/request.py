@@ -55,7 +55,7 @@ class SharedOptions(TypedDict, total=False):
     sample: int | None
     """A random sample of this many examples, always the same, stratified by class."""
     indices: Sequence[int] | None
-    """Only these examples, by position in the data."""
+    """Only these examples, by position in the data; or a mask, one truth value for every example."""
     batch_size: int | None
     tune: Literal["auto", "off", "full"] | None
     """Look for a faster way to run the model: `auto` for at most 2 % of the run, `full` whatever it takes; without it
