@@ -22,15 +22,15 @@ def verify(adv: Tensor, problem: Problem, queries: Queries, batch_size: int) -> 
     """Which of the claimed adversarial examples hold: inside ball and box, and misclassified (or predicted as the
     target) in a fresh forward pass at another batch composition.
 
-    The claims come from different steps and are read in reverse order; a single one is read twice in one batch,
-    since a batch of one would be the composition it was claimed in.
+    The claims come from different steps and are read in reverse order; a single one is read beside its image, since a
+    batch of one would be the composition it was claimed in.
     """
     order = torch.arange(len(adv) - 1, -1, -1, device=adv.device)
     holds = inside(adv, problem)
     for rows in order.split(batch_size):
-        company = rows.repeat(2) if len(rows) == 1 else rows
-        logits = queries.logits(adv[company])[: len(rows)]
         part = problem.take(rows)
+        points = adv[rows] if len(rows) > 1 else torch.cat([adv[rows], part.x.to(adv.dtype)])
+        logits = queries.logits(points)[: len(rows)]
         holds[rows] &= numerics.is_usable(logits) & part.succeeded(logits.argmax(dim=1))
     return holds
 

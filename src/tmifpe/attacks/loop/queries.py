@@ -22,6 +22,10 @@ from tmifpe.core.outputs import read_output
 from tmifpe.core.types import Model
 from tmifpe.losses.loss import as_values
 
+_ONE_VALUE = "Expected more than 1 value per channel when training"
+"""What torch says where BatchNorm has no statistics."""
+_NOT_ALONE = "the model normalises by the batch: a single image was read beside its mirror image"
+
 Objective: TypeAlias = Callable[[Tensor], Tensor]
 """From logits (n, K) to one value per example (n,), which the attacker ascends."""
 
@@ -94,9 +98,9 @@ class Queries:
     def logits(self, x: Tensor) -> Tensor:
         """Logits without a gradient."""
         with torch.no_grad():
-            total = self._ask(x)
+            total = self._in_company(x, self._ask)
             for _ in range(self.eot - 1):
-                total = total + self._ask(x)
+                total = total + self._in_company(x, self._ask)
         return total / self.eot if self.eot > 1 else total
 
     def look(self, x: Tensor, objective: Objective, smooth: Tensor | None = None) -> Evaluated:
@@ -124,7 +128,7 @@ class Queries:
         seen: list[Tensor] = []
 
         def ask(given: Tensor) -> Tensor:
-            logits = self._ask(given)
+            logits = self._in_company(given, self._ask)
             seen.append(logits.detach())
             return as_values(objective(logits), logits)
 
@@ -145,8 +149,12 @@ class Queries:
     def _trace(self, x: Tensor, smooth: Tensor | None) -> tuple[Tensor, Tensor]:
         """The images as a leaf, and their logits with the way back to it; counted as a forward pass."""
         leaf = x.detach().requires_grad_()
+
+        def ask(given: Tensor) -> Tensor:
+            return self._ask(given) if smooth is None else self._ask_smoothly(given, smooth.expand(len(given)))
+
         with through_identity(self.model, self.straight_through):
-            return leaf, self._ask(leaf) if smooth is None else self._ask_smoothly(leaf, smooth)
+            return leaf, self._in_company(leaf, ask)
 
     def _follow_back(self, leaf: Tensor, logits: Tensor, end: Tensor) -> tuple[Tensor, Tensor | None]:
         """d end / d leaf and d end / d logits; counted, unless there is no way back."""
@@ -157,6 +165,19 @@ class Queries:
         self.tally.backwards += len(leaf)
         grad, slope = cast("tuple[Tensor | None, Tensor | None]", found)
         return torch.zeros_like(leaf) if grad is None else grad, slope
+
+    def _in_company(self, x: Tensor, ask: Callable[[Tensor], Tensor]) -> Tensor:
+        """Logits of x; of a single image beside its mirror image, where the model normalises by the batch and cannot
+        read it alone."""
+        if len(x) == 1 and _NOT_ALONE in self.notes:
+            return ask(torch.cat([x, x.detach().flip(tuple(range(1, x.dim())))]))[:1]
+        try:
+            return ask(x)
+        except ModelError as error:
+            if len(x) != 1 or _ONE_VALUE not in str(error):
+                raise
+        self.notes.add(_NOT_ALONE)
+        return self._in_company(x, ask)
 
     def _ask_smoothly(self, x: Tensor, share: Tensor) -> Tensor:
         with uncompiled(), SmoothBackward(share) as seen:
