@@ -30,7 +30,7 @@ def verify(adv: Tensor, problem: Problem, queries: Queries, batch_size: int) -> 
     for rows in order.split(batch_size):
         part = problem.take(rows)
         points = adv[rows] if len(rows) > 1 else torch.cat([adv[rows], part.x.to(adv.dtype)])
-        logits = queries.logits(points)[: len(rows)]
+        logits = queries.logits(points, fresh=True)[: len(rows)]
         holds[rows] &= numerics.is_usable(logits) & part.succeeded(logits.argmax(dim=1))
     return holds
 
@@ -39,7 +39,7 @@ def disagree(adv: Tensor, problem: Problem, queries: Queries, batch_size: int, f
     """Where a second model (the same in another precision, on its own device) does not share the verdict `fooled`."""
     differ = torch.zeros_like(fooled)
     for rows in torch.arange(len(adv), device=fooled.device).split(batch_size):
-        logits = queries.logits(adv[rows.to(adv.device)]).to(fooled.device)
+        logits = queries.logits(adv[rows.to(adv.device)], fresh=True).to(fooled.device)
         broken = numerics.is_usable(logits) & problem.take(rows).succeeded(logits.argmax(dim=1))
         differ[rows] = broken != fooled[rows]
     return differ

@@ -7,6 +7,7 @@ __all__ = ["Evaluated", "Objective", "Queries", "StageCost", "Tally", "TransferQ
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields, replace
+from functools import partial
 from typing import TypeAlias, cast
 
 import torch
@@ -17,6 +18,7 @@ from tmifpe.attacks.hooks.layer_gradients import layer_gradients
 from tmifpe.attacks.hooks.smooth import SmoothBackward
 from tmifpe.attacks.hooks.straight_through import through_identity
 from tmifpe.attacks.hooks.uncompiled import uncompiled
+from tmifpe.attacks.loop.unseen import given, unseen
 from tmifpe.core.errors import InputError, ModelError, first_line, is_out_of_memory
 from tmifpe.core.outputs import read_output
 from tmifpe.core.types import Model
@@ -95,12 +97,13 @@ class Queries:
     straight_through: tuple[str, ...] = ()
     """Modules that gradients pass as if they were the identity; looks without a gradient never know of it."""
 
-    def logits(self, x: Tensor) -> Tensor:
-        """Logits without a gradient."""
+    def logits(self, x: Tensor, *, fresh: bool = False) -> Tensor:
+        """Logits without a gradient. `fresh`: read where no model has seen images before, for what is to be stated."""
+        ask = partial(self._ask, fresh=fresh)
         with torch.no_grad():
-            total = self._in_company(x, self._ask)
+            total = self._in_company(x, ask)
             for _ in range(self.eot - 1):
-                total = total + self._in_company(x, self._ask)
+                total = total + self._in_company(x, ask)
         return total / self.eot if self.eot > 1 else total
 
     def look(self, x: Tensor, objective: Objective, smooth: Tensor | None = None) -> Evaluated:
@@ -188,13 +191,14 @@ class Queries:
             self.notes.add(f"{seen.left} rectifiers whose first dimension is not the batch were not smoothed")
         return logits
 
-    def _ask(self, x: Tensor) -> Tensor:
+    def _ask(self, x: Tensor, fresh: bool = False) -> Tensor:
         self.tally.forwards += len(x)
-        given = x if self.dtype is None else x.to(self.dtype)
-        before = given._version
+        x = x if self.dtype is None else x.to(self.dtype)
+        x = given(unseen(x) if fresh else x)
+        before = x._version
         with _failing_clearly(len(x)):
-            output = self.model(given)
-        if given._version != before:  # the attack would go on from another image than it chose
+            output = self.model(x)
+        if x._version != before:  # the attack would go on from another image than it chose
             raise ModelError(
                 "the model changes the images that it is given, in place; let it work on a copy (x.clone())"
             )
