@@ -22,6 +22,7 @@ from torch.utils.data import (
 )
 
 from tmifpe.core.errors import InputError
+from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Data
 from tmifpe.data.arrays import ArrayData, Item, LazyData
 
@@ -119,7 +120,7 @@ def _read_once(loader: DataLoader[Any], name: str) -> Data:
     images: list[Tensor] = []
     labels: list[Tensor] = []
     # Iterating a loader draws a seed from the global generator; the caller's must be as it was.
-    with torch.random.fork_rng(devices=[]), _kept_generators(loader):
+    with preserved_rng(), _kept_generators(loader):
         for batch in loader:
             if not isinstance(batch, tuple | list) or len(batch) < 2:
                 raise InputError(f"{name} must give pairs (images, labels), got {type(batch).__name__}")

@@ -122,7 +122,7 @@ def minimal(
     network: Model = model.module if isinstance(model, Classifier) else model
     with frozen(network) as still:
         queries = Queries(still, dtype_of(network) or x.dtype)
-        logits = torch.cat([queries.logits(part) for part in problem.x.split(batch_size)])
+        logits = torch.cat([queries.logits(part, fresh=True) for part in problem.x.split(batch_size)])
         if logits.shape[1] <= int(y.max()):
             raise InputError(f"label {int(y.max())} is out of range: the model has {logits.shape[1]} classes")
         wrong = problem.succeeded(logits.argmax(dim=1))

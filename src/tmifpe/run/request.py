@@ -55,7 +55,7 @@ class SharedOptions(TypedDict, total=False):
     sample: int | None
     """A random sample of this many examples, always the same, stratified by class."""
     indices: Sequence[int] | None
-    """Only these examples, by position in the data."""
+    """Only these examples, by position in the data; or a mask, one truth value for every example."""
     batch_size: int | None
     early_exit: bool
     """Let examples stop early that the linear model predicts to be robust. Half of the examples are a check of that,
