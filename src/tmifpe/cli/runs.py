@@ -311,10 +311,8 @@ def _for_the_hub(store: Store, run: StoredRun, where: str, dataset: str | None, 
 
 def _asked(spec: RunSpec) -> str:
     """The attacks and, where they are not the usual ones, what else tells the run from another: targets, seed, ..."""
-    from tmifpe.attacks.catalogue import NAMED
-
     title = spec.attack_title
-    words = [title if title in NAMED else "; ".join(_short(attack) for attack in spec.attacks)]
+    words = [title if spec.is_named else "; ".join(_short(attack) for attack in spec.attacks)]
     words += [f"to {spec.targets}"] if spec.targets != "none" else []
     words += [f"through {', '.join(spec.straight_through)}"] if spec.straight_through else []
     words += ["certify"] if spec.certify != "none" else []

@@ -217,7 +217,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain values, without the rows. Of an incomplete one, the number is null and has bounds."""
-        options = _options_of(self.spec.attacks[0])
+        options = _options_of(self.spec.attacks[0]) | _options_of(self.spec.attack_title)
         plain: dict[str, Any] = {
             "clean_accuracy": self.clean_accuracy,
             "robust_accuracy": None if self.missing else self.robust_accuracy,
