@@ -129,7 +129,7 @@ def test_every_option_is_declared_for_the_editor():
 def test_an_unknown_option_is_named():
     with pytest.raises(InputError, match="did you mean 'limit'"):
         tmifpe.evaluate(Honest(), labelled(), THREAT, limitt=3)  # pyright: ignore[reportCallIssue]
-    with pytest.raises(InputError, match=r"steps belongs to the attack, not to evaluate: attack=PGD\(steps=...\)"):
+    with pytest.raises(InputError, match=r"steps belongs to the attack, not to evaluate: attack=\"full\(steps=...\)"):
         tmifpe.evaluate(Honest(), labelled(), THREAT, steps=3)  # pyright: ignore[reportCallIssue]
     with pytest.raises(InputError, match="unknown option of compare 'sedes'"):
         tmifpe.compare(Honest(), labelled(), THREAT, ["ce"], sedes=(1,))  # pyright: ignore[reportCallIssue]
