@@ -78,6 +78,8 @@ def as_options(text: str) -> str:
     'try --loss tmifpe, --batch-size 8, --fresh or --no-store, and more --steps'
     >>> as_options('take `attack=PGD(loss="ce", steps=200)`')
     'take --attack paper --loss ce --steps 200'
+    >>> as_options('take `attack="full(steps=200)"`')
+    'take --attack full --steps 200'
     >>> as_options("wrap it, `tmifpe.Normalize(model, mean, std)`, or say `Threat(norm, eps, low, high)`")
     'wrap it, --mean and --std, or say --box LOW,HIGH'
     """
@@ -87,9 +89,11 @@ def as_options(text: str) -> str:
 
     def option(found: re.Match[str]) -> str:
         name, value = found[1].replace("_", "-"), found[2]
-        if value and value.startswith("PGD("):  # whose options are options of the command
-            options = [part.partition("=") for part in value.removeprefix("PGD(").removesuffix(")").split(", ")]
-            return f"--{name} paper " + " ".join(f"--{option} {_word(text)}" for option, _, text in options)
+        made = re.fullmatch(r'"?(PGD|full)\((.*)\)"?', value or "")
+        if made:  # whose options are options of the command
+            options = [part.partition("=") for part in made[2].split(", ")]
+            attack = "paper" if made[1] == "PGD" else made[1]
+            return f"--{name} {attack} " + " ".join(f"--{option} {_word(text)}" for option, _, text in options)
         off, said = value in ("False", "None"), value not in (None, "True", "False", "None")
         return f"--{'no-' * off}{name}" + (f" {value}".replace('"', "") if said else "")
 

@@ -25,6 +25,7 @@ from tmifpe.core.types import UNIT, Box, Classifier, Model, Threat
 from tmifpe.evaluation.shown_radii import minimal_sheet, plot_minimal
 from tmifpe.losses import AnyLoss
 from tmifpe.norms import column, get_norm
+from tmifpe.run.prepared_model import without_autocast
 from tmifpe.run.shown.plot import save_figure
 from tmifpe.run.verify import verify
 
@@ -120,7 +121,7 @@ def minimal(
     attack = FMN(loss, steps, smooth=smooth, begin=_BEGIN, reach=1.0)
     attack.check(widest, targeted=targets is not None)
     network: Model = model.module if isinstance(model, Classifier) else model
-    with frozen(network) as still:
+    with frozen(network) as still, without_autocast(problem.x.device):
         queries = Queries(still, dtype_of(network) or x.dtype)
         logits = torch.cat([queries.logits(part, fresh=True) for part in problem.x.split(batch_size)])
         if logits.shape[1] <= int(y.max()):

@@ -200,7 +200,9 @@ class Request:
         known = cls.__dataclass_fields__
         for name in (name for name in options if name not in known):
             if name in PGD.__dataclass_fields__:
-                raise InputError(f"{name} belongs to the attack, not to {verb}: attack=PGD({name}=...)")
+                of_full = verb != "compare" and name in ("loss", "steps", "restarts", "schedule")
+                made = f'attack="full({name}=...)"' if of_full else f"attack=PGD({name}=...)"
+                raise InputError(f"{name} belongs to the attack, not to {verb}: {made}")
             if name in ("mean", "std"):
                 raise InputError(f"{verb} takes no {name}; wrap the model: tmifpe.Normalize(model, mean, std)")
             raise did_you_mean(f"option of {verb}", name, {*known, "attack", *also})

@@ -77,7 +77,7 @@ def _csv(run: StoredRun, result: Result) -> Iterator[bytes]:  # noqa: ARG001
 
 
 def _json(run: StoredRun, result: Result) -> Iterator[bytes]:
-    told = {"run": run.to_json(), "result": run.result}
+    told = {"run": run.to_json(), "result": run.result or result.to_json()}
     head = json.dumps(told, indent=1, allow_nan=False).rpartition("\n")[0]
     columns, between = _columns(result), "\n"
     yield f'{head},\n "outcomes": ['.encode()
