@@ -34,7 +34,7 @@ import tmifpe
 from tmifpe.core.process import keep_freed_memory
 from tmifpe.run.request import EvaluateOptions
 
-KEPT = strength.DATA / "judge.json"
+KEPT = Path(os.environ.get("TMIFPE_JUDGED", strength.DATA / "judge.json"))
 PAGE = strength.ROOT / "docs" / "zoo.md"
 WITHOUT: dict[str, Any] = {"tune": "off"} | {
     option: False for option in ("early_exit",) if option in EvaluateOptions.__annotations__
