@@ -1,9 +1,11 @@
-"""benchmarks/zoo.py: recipes are well-formed, the halves are those of the hash, training is repeatable."""
+"""benchmarks/zoo.py: recipes are well-formed, the halves are those of the hash, training is repeatable; and
+benchmarks/judge.py writes down what it measures."""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
-import importlib.util
+import importlib
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +15,7 @@ from types import ModuleType
 import pytest
 import torch
 
-FILE = Path(__file__).resolve().parent.parent / "benchmarks" / "zoo.py"
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 HALVES = ("choose", "judge")
 SQUARED = 2
 """Networks trained by squared error in each half, at least."""
@@ -23,13 +25,23 @@ SQUARED = 2
 def zoo(tmp_path, monkeypatch) -> ModuleType:
     """The module, with a folder of its own to write to."""
     monkeypatch.setenv("TMIFPE_ZOO", str(tmp_path / "zoo"))
-    monkeypatch.setattr(sys, "path", list(sys.path))  # it puts its folder there
-    spec = importlib.util.spec_from_file_location("benchmark_zoo", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)  # where dataclasses look for the names of their types
-    spec.loader.exec_module(module)
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
+    for name in ("zoo", "zoo_training", "strength", "judge"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return importlib.import_module("zoo")
+
+
+@pytest.fixture
+def judge(zoo, tmp_path, monkeypatch) -> ModuleType:
+    """The module, with a small network to judge on and files of its own."""
+    name = "digits-fc3-squared"
+    monkeypatch.setitem(zoo.RECIPES, name, replace(zoo.RECIPES[name], epochs=6, images=20))
+    monkeypatch.setitem(zoo.SIZES, name, {"linf": (0.05,)})
+    zoo.make([name])
+    module = importlib.import_module("judge")
+    monkeypatch.setattr(module, "KEPT", tmp_path / "judge.json")
+    monkeypatch.setattr(module, "PAGE", tmp_path / "zoo.md")
+    (tmp_path / "zoo.md").write_text((BENCHMARKS.parent / "docs" / "zoo.md").read_text(encoding="utf-8"))
     return module
 
 
@@ -131,3 +143,42 @@ def test_attacks_of_adversarial_training_stay_in_their_ball(zoo):
         sizes = (found - x).flatten(1).norm(p=order, dim=1)
         assert bool((sizes > 0.01).all())
         assert bool((sizes <= 0.3 * (1 + 1e-5)).all())
+
+
+def test_shortcuts_are_judged_once_and_shown(judge, monkeypatch):
+    options = argparse.Namespace(
+        half="judge", networks="digits-fc3-squared", attacks="paper", no_checks=True, fresh=False
+    )
+    judge.shortcuts(options, judge.read())
+    (kept,) = judge.read()["shortcuts"].values()
+    assert kept["images"] == 20
+    assert kept["shipped"]["robust"] <= kept["clean"] <= 20
+    assert abs(kept["shipped"]["robust"] - kept["without"]["robust"]) <= len(kept["differ"])
+    assert kept["without"]["passes"] >= kept["shipped"]["passes"] > 0
+    judge.page(options, judge.read())
+    assert f"| {kept['shipped']['robust']} | {kept['without']['robust']} |" in judge.PAGE.read_text(encoding="utf-8")
+    monkeypatch.setattr(judge, "run", lambda *_, **__: pytest.fail("it is there"))
+    judge.shortcuts(options, judge.read())
+
+
+def test_strength_is_full_against_autoattack(judge, monkeypatch):
+    def ran(setting, attack, **options):
+        seeds = {0: 12, 1: 11, 2: 11}
+        return None, {"robust": 11 if attack == "autoattack" else seeds[options["seed"]], "passes": 100, "seconds": 1}
+
+    monkeypatch.setattr(judge, "run", ran)
+    options = argparse.Namespace(half="judge", networks="digits-fc3-squared", ours=False, theirs=False, fresh=False)
+    judge.strengths(options, judge.read())
+    (kept,) = judge.read()["strength"].values()
+    assert judge.above(kept) == 0
+    assert judge.share(kept) == 1
+    judge.page(options, judge.read())
+    page = judge.PAGE.read_text(encoding="utf-8")
+    assert "at or below AutoAttack on 1 (100%)" in page
+    assert "| digits-fc3-squared | linf 0.05 | 20 | 11 | 12, 11, 11 | 100.0% | 100 |" in page
+
+
+def test_two_processes_may_write(judge):
+    judge.keep({"strength": {"a": {"full": {"0": 1}}}})
+    judge.keep({"strength": {"a": {"autoattack": 2}}, "shortcuts": {}})
+    assert judge.read() == {"strength": {"a": {"full": {"0": 1}, "autoattack": 2}}, "shortcuts": {}}
