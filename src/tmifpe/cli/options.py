@@ -170,10 +170,17 @@ class RowOptions:
         str,
         typer.Option(
             envvar="TMIFPE_TUNE",
-            help="Look for a faster way to run the model (auto: for 2 % of the run; full: whatever it takes) and let "
-            "examples leave that are out of reach; off: every step of every example, on the model as it is.",
+            help="Look for a faster way to run the model (auto: for 2 % of the run; full: whatever it takes; off: the "
+            "model as it is).",
         ),
     ] = "auto"
+    early_exit: Annotated[
+        bool,
+        typer.Option(
+            help="Stop early on examples that are predicted robust, and check half of these predictions; without it "
+            "every example takes every step."
+        ),
+    ] = True
     shard_size: Annotated[
         int | None,
         typer.Option(min=1, help="Examples per stored shard; by default chosen from the image size and the attack."),

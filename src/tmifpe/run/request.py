@@ -57,6 +57,9 @@ class SharedOptions(TypedDict, total=False):
     indices: Sequence[int] | None
     """Only these examples, by position in the data."""
     batch_size: int | None
+    early_exit: bool
+    """Let examples stop early that the linear model predicts to be robust. Half of the examples are a check of that,
+    and one of these that breaks switches it off for the run. False: every example takes every step."""
     tune: Literal["auto", "off", "full"] | None
     """Look for a faster way to run the model: `auto` for at most 2 % of the run, `full` whatever it takes; without it
     the environment variable `TMIFPE_TUNE`, or `auto`."""
@@ -124,6 +127,7 @@ class Request:
     sample: int | None = None
     indices: Sequence[int] | None = None
     batch_size: int | None = None
+    early_exit: bool = True
     tune: str | None = None
     shard_size: int | None = None
     device: str | torch.device | None = None
@@ -168,6 +172,8 @@ class Request:
         if self.certify and self.targets is not None:
             raise InputError("certificates are for untargeted evaluations; leave out the targets or `certify`")
         object.__setattr__(self, "tune", tune_mode(self.tune))
+        if not isinstance(self.early_exit, bool):
+            raise InputError(f"early_exit must be true or false, got {shown(self.early_exit)}")
         self._check_engine()
 
     def _check_engine(self) -> None:

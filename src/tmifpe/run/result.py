@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Flag", "Radius", "Result"]
+__all__ = ["EarlyExits", "Flag", "Radius", "Result"]
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -48,6 +48,32 @@ class Flag:
 
     def on_command_line(self) -> Flag:
         return Flag(self.name, as_options(self.seen), as_options(self.advice))
+
+
+@dataclass(frozen=True)
+class EarlyExits:
+    """How many of `n` examples stopped early, how many would have and took all their steps as a check, and how many of
+    these were broken after all: a single one switches early exit off for the run.
+
+    >>> print(EarlyExits(500, 212, 205, 0))
+    212 of 500 stopped early (predicted robust); as a check 205 more went on, 0 of them were broken
+    """
+
+    n: int
+    stopped: int
+    checked: int
+    wrong: int
+
+    def __str__(self) -> str:
+        if self.wrong:
+            return (
+                f"{self.wrong} of {self.checked} examples broke that early exit had predicted to be robust; no example "
+                "stops early in this run"
+            )
+        return (
+            f"{self.stopped} of {self.n} stopped early (predicted robust); as a check {self.checked} more went on, "
+            "0 of them were broken"
+        )
 
 
 @dataclass(frozen=True)
@@ -130,6 +156,15 @@ class Result:
     @property
     def robust(self) -> int:
         return int((self.outcomes.robust & self.outcomes.counted).sum())
+
+    @property
+    def early_exits(self) -> EarlyExits | None:
+        """What early exit did; None where no example would have stopped early."""
+        if (failed := self.plan.failed_exits) is not None:
+            return EarlyExits(self.n, 0, failed.checked, failed.wrong)
+        marks = (Mark.STOPPED_EARLY, Mark.EXIT_CHECKED, Mark.EXIT_WRONG)
+        counts = [self.outcomes.marked(mark) for mark in marks]
+        return EarlyExits(self.n, *counts) if any(counts) else None
 
     @property
     def certified(self) -> int | None:
@@ -249,6 +284,7 @@ class Result:
             "precision": self.spec.precision,
             "batch_size": self.plan.batch_size,
             "tuning": None if self.plan.tuning is None else dataclasses.asdict(self.plan.tuning),
+            "early_exit": None if self.early_exits is None else dataclasses.asdict(self.early_exits),
             "key": self.key,
             "version": __version__,
         }

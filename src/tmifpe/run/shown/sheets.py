@@ -49,6 +49,8 @@ def headline(result: Result) -> Sheet:
     if (given := result.transferred) is not None:
         both, alone = percent(given.united_robust_accuracy), percent(given.robust_accuracy)
         rows.append(("with the given examples", f"{both} % robust ({alone} % after those examples alone)"))
+    if result.early_exits is not None:
+        rows.append(("early exit", str(result.early_exits)))
     if result.repeated:
         rows.append(("further draws", ", ".join(percent(value) for value in result.repeated)))
     if result.spot_check is not None:
