@@ -4,10 +4,11 @@
     python benchmarks/judge.py strength [--half judge] [--networks a,b] [--ours | --theirs]
     python benchmarks/judge.py page
 
-`shortcuts` evaluates every line, a network and a threat, as shipped and without any shortcut, and lists the images on
-which they differ. `strength` compares `full`, seeds 0, 1 and 2, with AutoAttack standard on the first images of each
-line. Both write docs/data/judge.json after every evaluation and skip what is there; `page` writes the tables of
-docs/zoo.md from it. One thread, one process; cost is forwards + 2 × backwards.
+`shortcuts` evaluates every setting, a network and a threat, as shipped and without any shortcut, and lists the images
+on which they differ. `strength` compares `full`, seeds 0, 1 and 2, with AutoAttack standard on the first images of each
+setting. Both write docs/data/judge.json (or the file that TMIFPE_JUDGED names) after every evaluation and skip what is
+there, without `--fresh`; `page` writes the tables of docs/zoo.md from it. One thread, one process; cost is forwards + 2
+× backwards.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ import tmifpe
 from tmifpe.core.process import keep_freed_memory
 from tmifpe.run.request import EvaluateOptions
 
-KEPT = strength.DATA / "judge.json"
+KEPT = Path(os.environ.get("TMIFPE_JUDGED", strength.DATA / "judge.json"))
 PAGE = strength.ROOT / "docs" / "zoo.md"
 WITHOUT: dict[str, Any] = {"tune": "off"} | {
     option: False for option in ("early_exit",) if option in EvaluateOptions.__annotations__
@@ -43,17 +44,17 @@ WITHOUT: dict[str, Any] = {"tune": "off"} | {
 ATTACKS = ("full", "paper")
 SEEDS = (0, 1, 2)
 IMAGES = 200
-"""The most that AutoAttack is given of a line."""
+"""The most that AutoAttack is given of a setting."""
 LEAST_CLASSES = 4
 """For AutoAttack's targeted loss."""
 CHEAP = 0.05
 """Of AutoAttack's cost."""
 
-Line = tuple[zoo.Network, tmifpe.Threat]
+Setting = tuple[zoo.Network, tmifpe.Threat]
 
 
-def lines(options: argparse.Namespace) -> Iterator[Line]:
-    """Those that were asked for and are trained; networks that are quick to run come first."""
+def settings(options: argparse.Namespace) -> Iterator[Setting]:
+    """Those that were asked for, of networks that are trained; quick networks come first."""
     names = options.networks.split(",") if options.networks else list(zoo.networks())
     chosen = [zoo.networks()[name] for name in names if options.half in ("both", zoo.half(name))]
     there = [network for network in chosen if not network.trained or zoo.weights(network.name).exists()]
@@ -71,14 +72,14 @@ def _seconds(name: str) -> float:
     return time.process_time() - begun
 
 
-def key(line: Line) -> str:
-    network, threat = line
+def key(setting: Setting) -> str:
+    network, threat = setting
     return f"{network.name} {threat.norm} {threat.eps:.6g}"
 
 
-def run(line: Line, attack: str, **options: Any) -> tuple[tmifpe.Result, dict[str, Any]]:
+def run(setting: Setting, attack: str, **options: Any) -> tuple[tmifpe.Result, dict[str, Any]]:
     """One evaluation, and what is kept of it."""
-    network, threat = line
+    network, threat = setting
     model, data = zoo.load(network.name)
     result = tmifpe.evaluate(model, data, threat, attack, **options)
     plain = result.to_json()
@@ -96,13 +97,13 @@ def run(line: Line, attack: str, **options: Any) -> tuple[tmifpe.Result, dict[st
 def shortcuts(options: argparse.Namespace, kept: dict[str, Any]) -> None:
     found = kept.setdefault("shortcuts", {})
     more = {"checks": False} if options.no_checks else {}
-    for line in lines(options):
+    for setting in settings(options):
         for attack in options.attacks.split(","):
-            name = f"{key(line)} {attack}" + " unchecked" * options.no_checks
-            if name in found:
+            name = f"{key(setting)} {attack}" + " unchecked" * options.no_checks
+            if name in found and not options.fresh:
                 continue
-            shipped, told = run(line, attack, **more)
-            plain, without = run(line, attack, **more, **WITHOUT)
+            shipped, entry = run(setting, attack, **more)
+            plain, without = run(setting, attack, **more, **WITHOUT)
             mine, theirs = shipped.outcomes, plain.outcomes
             differ = [
                 {
@@ -115,33 +116,33 @@ def shortcuts(options: argparse.Namespace, kept: dict[str, Any]) -> None:
             found[name] = {
                 "images": shipped.n,
                 "clean": int(mine.correct.sum()),
-                "shipped": told,
+                "shipped": entry,
                 "without": without,
                 "differ": differ,
                 "commit": commit(),
             }
             keep(kept)
-            print(name, told["robust"], without["robust"], [each["index"] for each in differ], flush=True)
+            print(name, entry["robust"], without["robust"], [each["index"] for each in differ], flush=True)
 
 
 def strengths(options: argparse.Namespace, kept: dict[str, Any]) -> None:
     found = kept.setdefault("strength", {})
-    for line in lines(options):
-        _, data = zoo.load(line[0].name)
+    for setting in settings(options):
+        _, data = zoo.load(setting[0].name)
         if data.classes < LEAST_CLASSES:
             continue
-        told = found.setdefault(key(line), {"images": min(line[0].images, IMAGES), "full": {}})
-        seeds = [] if options.theirs else [seed for seed in SEEDS if str(seed) not in told["full"]]
+        entry = found.setdefault(key(setting), {"images": min(setting[0].images, IMAGES), "full": {}})
+        seeds = [] if options.theirs else [seed for seed in SEEDS if options.fresh or str(seed) not in entry["full"]]
         for seed in seeds:
-            _, ours = run(line, "full", limit=IMAGES, seed=seed)
-            told["full"][str(seed)] = ours | {"commit": commit()}
+            _, ours = run(setting, "full", limit=IMAGES, seed=seed)
+            entry["full"][str(seed)] = ours | {"commit": commit()}
             keep(kept)
-            print(key(line), "full", seed, ours["robust"], ours["passes"], f"{ours['seconds']} s", flush=True)
-        if not options.ours and "autoattack" not in told:
-            _, theirs = run(line, "autoattack", limit=IMAGES, checks=False, tune="off")
-            told["autoattack"] = theirs
+            print(key(setting), "full", seed, ours["robust"], ours["passes"], f"{ours['seconds']} s", flush=True)
+        if not options.ours and "autoattack" not in entry:
+            _, theirs = run(setting, "autoattack", limit=IMAGES, checks=False, tune="off")
+            entry["autoattack"] = theirs
             keep(kept)
-            print(key(line), "autoattack", theirs["robust"], theirs["passes"], f"{theirs['seconds']} s", flush=True)
+            print(key(setting), "autoattack", theirs["robust"], theirs["passes"], f"{theirs['seconds']} s", flush=True)
 
 
 def commit() -> str:
@@ -155,7 +156,7 @@ def read() -> dict[str, Any]:
 
 
 def keep(kept: dict[str, Any]) -> None:
-    """What another process wrote in the meantime stays: two may run, on other lines or other parts of the same."""
+    """What another process wrote in the meantime stays: two may run, on other settings or other parts of the same."""
     merged = _merged(read(), kept)
     beside = KEPT.with_suffix(f".{os.getpid()}")
     beside.write_text(json.dumps(merged, indent=1) + "\n")
@@ -181,7 +182,7 @@ def page(_: argparse.Namespace, kept: dict[str, Any]) -> None:
 
 
 def _of_half(found: dict[str, Any], half: str) -> dict[str, Any]:
-    return {name: told for name, told in found.items() if zoo.half(name.split()[0]) == half}
+    return {name: entry for name, entry in found.items() if zoo.half(name.split()[0]) == half}
 
 
 def _threat(name: str) -> str:
@@ -197,10 +198,10 @@ def _shortcuts(kept: dict[str, Any], half: str) -> str:
         return "Not measured yet."
     head = "| network | threat | attack | images | as shipped | without | images that differ | passes | said |"
     rows = [head, "|---|---|---|" + "---:|" * 3 + "---|---:|---|"]
-    for name, told in found.items():
-        mine, theirs = told["shipped"], told["without"]
-        differ = ", ".join(f"{each['index']} ({'lost' if each['robust'][0] else 'gained'})" for each in told["differ"])
-        cells = [name.split()[0], _threat(name), " ".join(name.split()[3:]), told["images"], mine["robust"]]
+    for name, entry in found.items():
+        mine, theirs = entry["shipped"], entry["without"]
+        differ = ", ".join(f"{each['index']} ({'lost' if each['robust'][0] else 'gained'})" for each in entry["differ"])
+        cells = [name.split()[0], _threat(name), " ".join(name.split()[3:]), entry["images"], mine["robust"]]
         cells += [theirs["robust"], differ or "none", f"{mine['passes'] / theirs['passes']:.0%}"]
         rows.append("| " + " | ".join(map(str, [*cells, ", ".join(mine["flags"])])) + " |")
     return _shortcuts_in_words(found) + "\n\n" + "\n".join(rows)
@@ -208,12 +209,12 @@ def _shortcuts(kept: dict[str, Any], half: str) -> str:
 
 def _shortcuts_in_words(found: dict[str, Any]) -> str:
     def count(squared: bool) -> tuple[int, int, int]:
-        some = [told for name, told in found.items() if zoo.networks()[name.split()[0]].squared is squared]
-        differ = [each for told in some for each in told["differ"]]
-        return sum(told["images"] for told in some), len(differ), sum(each["robust"][0] for each in differ)
+        some = [entry for name, entry in found.items() if zoo.networks()[name.split()[0]].squared is squared]
+        differ = [each for entry in some for each in entry["differ"]]
+        return sum(entry["images"] for entry in some), len(differ), sum(each["robust"][0] for each in differ)
 
     (images, differ, lost), (squared_images, squared_differ, squared_lost) = count(False), count(True)
-    shares = [told["shipped"]["passes"] / told["without"]["passes"] for told in found.values()]
+    shares = [entry["shipped"]["passes"] / entry["without"]["passes"] for entry in found.values()]
     return (
         f"{len(found)} evaluations. Networks trained by squared error: of {squared_images} verdicts {squared_differ} "
         f"differ, in {squared_lost} of them only the run without shortcuts broke the image. The others: of {images} "
@@ -224,40 +225,40 @@ def _shortcuts_in_words(found: dict[str, Any]) -> str:
 
 def _strength(kept: dict[str, Any], half: str) -> str:
     found = _of_half(kept.get("strength", {}), half)
-    found = {name: told for name, told in found.items() if "autoattack" in told and told["full"]}
+    found = {name: entry for name, entry in found.items() if "autoattack" in entry and entry["full"]}
     if not found:
         return "Not measured yet."
     head = "| network | threat | images | AutoAttack | `full`, by seed | its cost | AutoAttack's passes |"
     rows = [head, "|---|---|---:|---:|---|---:|---:|"]
-    for name, told in found.items():
-        left = ", ".join(str(run["robust"]) for run in told["full"].values())
-        cells = [name.split()[0], _threat(name), told["images"], told["autoattack"]["robust"], left]
-        rows.append("| " + " | ".join(map(str, [*cells, f"{share(told):.1%}", told["autoattack"]["passes"]])) + " |")
+    for name, entry in found.items():
+        left = ", ".join(str(run["robust"]) for run in entry["full"].values())
+        cells = [name.split()[0], _threat(name), entry["images"], entry["autoattack"]["robust"], left]
+        rows.append("| " + " | ".join(map(str, [*cells, f"{share(entry):.1%}", entry["autoattack"]["passes"]])) + " |")
     return _strength_in_words(found) + "\n\n" + "\n".join(rows)
 
 
-def share(told: dict[str, Any]) -> float:
+def share(entry: dict[str, Any]) -> float:
     """What `full` costs of AutoAttack, by the median of its seeds."""
-    return statistics.median(run["passes"] for run in told["full"].values()) / told["autoattack"]["passes"]
+    return statistics.median(run["passes"] for run in entry["full"].values()) / entry["autoattack"]["passes"]
 
 
-def above(told: dict[str, Any]) -> float:
+def above(entry: dict[str, Any]) -> float:
     """How many images more `full` leaves, by the median of its seeds."""
-    return statistics.median(run["robust"] for run in told["full"].values()) - told["autoattack"]["robust"]
+    return statistics.median(run["robust"] for run in entry["full"].values()) - entry["autoattack"]["robust"]
 
 
 def _strength_in_words(found: dict[str, Any]) -> str:
-    more, costs = [above(told) for told in found.values()], [share(told) for told in found.values()]
+    more, costs = [above(entry) for entry in found.values()], [share(entry) for entry in found.values()]
     return (
-        f"{len(found)} lines. `full` is at or below AutoAttack on {sum(m <= 0 for m in more)} "
+        f"{len(found)} settings. `full` is at or below AutoAttack on {sum(m <= 0 for m in more)} "
         f"({sum(m <= 0 for m in more) / len(more):.0%}), below it on {sum(m < 0 for m in more)}, more than one image "
         f"above on {sum(m > 1 for m in more)}. Its cost is {statistics.median(costs):.1%} of AutoAttack's in the "
-        f"median, at most {max(costs):.1%}, and at most {CHEAP:.0%} on {sum(c <= CHEAP for c in costs)} lines."
+        f"median, at most {max(costs):.1%}, and at most {CHEAP:.0%} on {sum(c <= CHEAP for c in costs)}."
     )
 
 
 def _networks(kept: dict[str, Any]) -> str:
-    clean = {name.split()[0]: told["clean"] / told["images"] for name, told in kept.get("shortcuts", {}).items()}
+    clean = {name.split()[0]: entry["clean"] / entry["images"] for name, entry in kept.get("shortcuts", {}).items()}
     rows = ["| network | half | data | what it is | clean |", "|---|---|---|---|---:|"]
     for name, network in sorted(zoo.networks().items(), key=lambda item: item[1].half, reverse=True):
         made = (zoo.RECIPES | zoo.SHARED)[name]
@@ -272,6 +273,7 @@ def main() -> None:
     for name, half in (("shortcuts", "both"), ("strength", "judge")):
         verb = verbs.add_parser(name)
         verb.add_argument("--half", default=half, choices=("judge", "choose", "both"))
+        verb.add_argument("--fresh", action="store_true", help="measure again; AutoAttack's runs are kept")
         verb.add_argument("--networks", default="", help="some of zoo.py list; all without it")
         if name == "shortcuts":
             verb.add_argument("--attacks", default=",".join(ATTACKS))

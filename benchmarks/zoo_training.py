@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Recipe", "Sets", "network", "sets", "train"]
+__all__ = ["Recipe", "Sets", "attacked", "network", "sets", "train"]
 
 import gzip
 import json
@@ -326,7 +326,7 @@ def _train_once(recipe: Recipe, found: Sets, teacher: nn.Module | None) -> nn.Mo
             images, labels = _unit(x[rows]), y[rows]
             if recipe.against is not None:
                 norm, eps = recipe.against
-                images = _attacked(model, images, labels, norm, eps * min(1.0, 2 * done / steps))
+                images = attacked(model, images, labels, norm, eps * min(1.0, 2 * done / steps))
             loss = _loss(recipe, model(images), labels, None if teacher is None else teacher(images).detach())
             optimiser.zero_grad()
             loss.backward()
@@ -351,7 +351,7 @@ def _loss(recipe: Recipe, logits: Tensor, labels: Tensor, taught: Tensor | None)
     return functional.cross_entropy(logits, labels)
 
 
-def _attacked(model: nn.Module, x: Tensor, labels: Tensor, norm: str, eps: float) -> Tensor:
+def attacked(model: nn.Module, x: Tensor, labels: Tensor, norm: str, eps: float) -> Tensor:
     """A few steps of gradient ascent, simple on purpose: the zoo must stay what it is when our attacks change."""
     delta = torch.zeros_like(x)
     if norm == "linf":
