@@ -44,7 +44,8 @@ class Square(Stepwise):
     """Random search on the margin with `queries` forward passes per example and no backward pass.
 
     linf: every pixel is at an end of its range; a window is set to one end, drawn for each channel.
-    l2, l1: a window gets the mass of another one, and what eps has left, in the shape of two pyramids of opposite sign.
+    l2, l1: a window gets the mass of another one, and what eps has left, in the shape of two pyramids of opposite sign;
+    the other one is drawn where the change is, not anywhere.
     l1: that is once more as much as eps allows for every channel, so that the projection into the ball leaves few
     pixels of the change, and only those change much.
     `p_init` is the share of the pixels in the first windows.
@@ -102,7 +103,7 @@ class Square(Stepwise):
 
     def _proposed(self, problem: Problem, best: Tensor, looks: Tensor) -> Tensor:
         images = _as_images(best)
-        draws = rng.uniform_at(problem.seed, problem.indices, problem.stage, 0, looks, (5 + images.shape[1],))
+        draws = rng.uniform_at(problem.seed, problem.indices, problem.stage, 0, looks, (4 + images.shape[1],))
         side = self._side(images, looks % self.queries, odd=problem.threat.norm != "linf")
         windows = _Windows(images, side, draws.to(best.dtype))
         change = _stamped if problem.threat.norm == "linf" else _moved
@@ -153,22 +154,41 @@ class _Windows:
     """One window of each row to change, another to take from, and the coins of the change."""
 
     def __init__(self, images: Tensor, side: Tensor, draws: Tensor) -> None:
-        self.side = side
-        self.top, self.left, self.here = _window(images, side, draws[:, 0], draws[:, 1])
-        self.there = _window(images, side, draws[:, 2], draws[:, 3])[2]
-        self.upright = draws[:, 4] < 0.5
-        self.coins = _coins(draws[:, 5:, None, None], images.dtype)
+        self.side, self.draws = side, draws
+        self.top, self.left = (_begin(side, draws[:, k], images.shape[2 + k]) for k in (0, 1))
+        self.here = _mask(images, side, self.top, self.left)
+        self.upright = draws[:, 3] < 0.5
+        self.coins = _coins(draws[:, 4:, None, None], images.dtype)
+
+    def there(self, change: Tensor) -> Tensor:
+        """The other window (n, 1, H, W), around a pixel drawn in proportion to how much it is changed.
+
+        Andriushchenko et al. draw it anywhere, and where nothing is changed, there is nothing to take: this leaves half
+        as many survivors of the same queries (docs/named.md).
+        """
+        width = change.shape[3]
+        mass = change.abs().sum(dim=1).flatten(1).cumsum(dim=1)
+        drawn = torch.searchsorted(mass, self.draws[:, 2:3] * mass[:, -1:], right=True)[:, 0]
+        drawn = drawn.clamp(max=mass.shape[1] - 1)
+        places = ((drawn // width, change.shape[2]), (drawn % width, width))
+        top, left = (
+            (place - self.side // 2).clamp(min=0).minimum((length - self.side).clamp(min=0)) for place, length in places
+        )
+        return _mask(change, self.side, top, left)
 
 
-def _window(images: Tensor, side: Tensor, down: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where windows of these sides begin, (n,) each, and a mask of them (n, 1, H, W)."""
-    masks, corners = [], []
-    for draw, length in ((down, images.shape[2]), (right, images.shape[3])):
+def _begin(side: Tensor, draw: Tensor, length: int) -> Tensor:
+    """Where windows of these sides begin along an axis of that length (n,)."""
+    return (draw * (length - side + 1).clamp(min=1)).long()
+
+
+def _mask(images: Tensor, side: Tensor, top: Tensor, left: Tensor) -> Tensor:
+    """The pixels of each row's window (n, 1, H, W)."""
+    masks = []
+    for begin, length in ((top, images.shape[2]), (left, images.shape[3])):
         places = torch.arange(length, device=images.device)
-        begin = (draw * (length - side + 1).clamp(min=1)).long()
-        corners.append(begin)
         masks.append((places >= begin[:, None]) & (places < (begin + side)[:, None]))
-    return corners[0], corners[1], (masks[0][:, :, None] & masks[1][:, None, :])[:, None]
+    return (masks[0][:, :, None] & masks[1][:, None, :])[:, None]
 
 
 def _stamped(problem: Problem, best: Tensor, windows: _Windows) -> Tensor:
@@ -185,7 +205,7 @@ def _moved(problem: Problem, best: Tensor, windows: _Windows) -> Tensor:
     """Both windows are emptied; the first gets their mass and what eps has left, in its old shape plus pyramids."""
     power, x = _POWERS[problem.threat.norm], _as_images(problem.x)
     old = best - x
-    both = windows.here | windows.there
+    both = windows.here | windows.there(old)
     spent = old.abs().pow(power).sum(dim=(1, 2, 3), keepdim=True)
     unused = numerics.left_over(column(problem.ball.radius, old).pow(power), spent, old[0].numel())
     mass = (old * both).abs().pow(power).sum(dim=(2, 3), keepdim=True) + unused / old.shape[1]
