@@ -67,7 +67,10 @@ class FMN(Smallest):
         grown = torch.minimum(state.radius * (1 + self.gamma * share), least)
         first = torch.isinf(least)
         if bool(first.any()):
-            grown = torch.where(first, self.boundary(problem, state, evaluated), grown)
+            # A little larger than the last one in any case: so near the boundary that the margin is rounding, the
+            # linear model promises nothing more.
+            far = torch.maximum(self.boundary(problem, state, evaluated), state.radius * (1 + self.gamma * share / 10))
+            grown = torch.where(first, far, grown)
         radius = torch.where(adversarial, shrunk, torch.minimum(grown, widest))
         length = column((radius * self.step_size * share).to(state.x.dtype), state.x)
         within = problem.at(radius)
