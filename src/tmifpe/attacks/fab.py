@@ -8,7 +8,7 @@ from __future__ import annotations
 
 __all__ = ["FAB", "onto_plane"]
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -85,9 +85,11 @@ class FAB(Attack):
         verdicts = blank(problem)
         done = broken = 0
         for rows in torch.arange(len(problem), device=problem.labels.device).split(loop.batch_size):
-            part = problem.take(rows)
-            told = Loop(loop.batch_size, loop.mode, loop.verify, lambda *_: loop.tick(done, broken))
-            found = _Search(self, part, queries, told).go()
+
+            def told(_: int, __: int, done: int = done, broken: int = broken) -> None:
+                loop.tick(done, broken)
+
+            found = _Search(self, problem.take(rows), queries, replace(loop, tick=told)).go()
             verdicts.put(rows, found)
             done, broken = done + len(rows), broken + int(found.fooled.sum())
             loop.tick(done, broken)
@@ -184,8 +186,10 @@ class _Search:
 
             def lead(logits: Tensor, goal: Tensor = goal) -> Tensor:
                 picked = logits.gather(1, torch.stack([goal, problem.labels], dim=1))
-                return picked[:, 0] - picked[:, 1] if problem.targets is None else numerics.margin(
-                    logits, problem.labels, problem.targets
+                return (
+                    picked[:, 0] - picked[:, 1]
+                    if problem.targets is None
+                    else numerics.margin(logits, problem.labels, problem.targets)
                 )
 
             seen = self.queries.look(x, lead, smoothed)
