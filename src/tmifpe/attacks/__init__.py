@@ -11,6 +11,7 @@ from tmifpe.attacks.catalogue import (
     register_attack,
     split_sequence,
 )
+from tmifpe.attacks.fab import FAB
 from tmifpe.attacks.gama import GAMA
 from tmifpe.attacks.loop import Loop, Verdicts
 from tmifpe.attacks.loop.queries import Evaluated, Queries, Tally
@@ -29,6 +30,7 @@ __all__ = [
     "APGD",
     "ATTACKS",
     "DDN",
+    "FAB",
     "FMN",
     "GAMA",
     "PGD",

@@ -82,6 +82,11 @@ ATTACKS.add(
     "the smallest perturbation, in a ball that shrinks and grows (Pintor et al. 2021)",
 )
 ATTACKS.add(
+    "fab",
+    "tmifpe.attacks.fab:FAB",
+    "the smallest perturbation, by projections onto the linear model's boundary (Croce and Hein 2020)",
+)
+ATTACKS.add(
     "bracket",
     "tmifpe.attacks.radius.bracket:Bracket",
     "the smallest radius that breaks and the largest that does not, for curves",
