@@ -83,7 +83,7 @@ class SmoothBackward(TorchFunctionMode):
         z = args[0] if args else named.get("input")
         if (corners is None and not curved) or not isinstance(z, Tensor) or not z.requires_grad:
             return func(*args, **named)
-        if corners.clips and _is_image(z):
+        if corners is not None and corners.clips and _is_image(z):
             return func(*args, **named)
         if z.dim() < 2 or len(z) != len(self.share):
             self.left += 1
@@ -184,7 +184,7 @@ _KINDS: dict[str, Callable[[_Given], tuple[Any, Any, Any, Any] | None]] = {
 _CLIPS = ("clamp", "clip", "clamp_min", "clamp_max", "hardtanh")
 _LAYER = re.compile(
     r"(\w*(Conv|BatchNorm|LayerNorm|GroupNorm|Rnn|Prelu|Attention|DifferentiableGraph|Compiled|Checkpoint)\w*"
-    r"|Mm|Addmm|Bmm|Baddbmm|Mv|Addmv|Dot|Trilinear|Linear|MkldnnLinear|_Smooth)Backward\d*"
+    r"|Mm|Addmm|Bmm|Baddbmm|Mv|Addmv|Dot|Trilinear|Linear|MkldnnLinear|_Smooth|_SmoothCurved)Backward\d*"
 )
 """What autograd calls the steps that layers with weights take, and code that it cannot look into."""
 
