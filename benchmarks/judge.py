@@ -193,7 +193,7 @@ def _shortcuts(kept: dict[str, Any], half: str) -> str:
     found = _of_half(kept.get("shortcuts", {}), half)
     if not found:
         return "Not measured yet."
-    head = "| network | threat | attack | images | as shipped | without | images that differ | passes | early exit | flags |"
+    head = "| network | threat | attack | images | as shipped | without | that differ | passes | early exit | flags |"
     rows = [head, "|---|---|---|" + "---:|" * 3 + "---|---:|---|---|"]
     for name, entry in found.items():
         mine, theirs = entry["shipped"], entry["without"]
