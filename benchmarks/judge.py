@@ -33,13 +33,10 @@ import zoo
 
 import tmifpe
 from tmifpe.core.process import keep_freed_memory
-from tmifpe.run.request import EvaluateOptions
 
 KEPT = Path(os.environ.get("TMIFPE_JUDGED", strength.DATA / "judge.json"))
 PAGE = strength.ROOT / "docs" / "zoo.md"
-WITHOUT: dict[str, Any] = {"tune": "off"} | {
-    option: False for option in ("early_exit",) if option in EvaluateOptions.__annotations__
-}
+WITHOUT: dict[str, Any] = {"tune": "off", "early_exit": False}
 """The options that switch every shortcut off."""
 ATTACKS = ("full", "paper")
 SEEDS = (0, 1, 2)
@@ -90,7 +87,7 @@ def run(setting: Setting, attack: str, **options: Any) -> tuple[tmifpe.Result, d
         "check_forwards": result.check_forwards,
         "flags": [flag.name for flag in result.flags],
         "tuning": str(result.plan.tuning),
-        "early_exit": plain.get("early_exit"),
+        "early_exit": None if result.early_exits is None else str(result.early_exits),
     }
 
 
@@ -196,14 +193,14 @@ def _shortcuts(kept: dict[str, Any], half: str) -> str:
     found = _of_half(kept.get("shortcuts", {}), half)
     if not found:
         return "Not measured yet."
-    head = "| network | threat | attack | images | as shipped | without | images that differ | passes | said |"
-    rows = [head, "|---|---|---|" + "---:|" * 3 + "---|---:|---|"]
+    head = "| network | threat | attack | images | as shipped | without | that differ | passes | early exit | flags |"
+    rows = [head, "|---|---|---|" + "---:|" * 3 + "---|---:|---|---|"]
     for name, entry in found.items():
         mine, theirs = entry["shipped"], entry["without"]
         differ = ", ".join(f"{each['index']} ({'lost' if each['robust'][0] else 'gained'})" for each in entry["differ"])
         cells = [name.split()[0], _threat(name), " ".join(name.split()[3:]), entry["images"], mine["robust"]]
         cells += [theirs["robust"], differ or "none", f"{mine['passes'] / theirs['passes']:.0%}"]
-        rows.append("| " + " | ".join(map(str, [*cells, ", ".join(mine["flags"])])) + " |")
+        rows.append("| " + " | ".join(map(str, [*cells, mine["early_exit"] or "", ", ".join(mine["flags"])])) + " |")
     return _shortcuts_in_words(found) + "\n\n" + "\n".join(rows)
 
 

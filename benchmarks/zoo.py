@@ -39,12 +39,12 @@ import tmifpe
 from tmifpe.core.types import Data
 from tmifpe.data.arrays import ArrayData
 
-_LONG = {"epochs": 60, "loss": "squared"}
-_CIFAR = {"images": 300, "examples": 40000, "epochs": 3}
-_DIGITS = {"examples": 1297, "epochs": 60}
-_TOKENS = {"examples": 12000, "epochs": 4, "images": 300}
-_ADVERSARIAL = {"examples": 15000, "epochs": 4}
-_CIFAR_ADVERSARIAL = {"images": 300, "examples": 30000, "epochs": 3}
+_LONG: dict[str, Any] = {"epochs": 60, "loss": "squared"}
+_CIFAR: dict[str, Any] = {"images": 300, "examples": 40000, "epochs": 3}
+_DIGITS: dict[str, Any] = {"examples": 1297, "epochs": 60}
+_TOKENS: dict[str, Any] = {"examples": 12000, "epochs": 4, "images": 300}
+_ADVERSARIAL: dict[str, Any] = {"examples": 15000, "epochs": 4}
+_CIFAR_ADVERSARIAL: dict[str, Any] = {"images": 300, "examples": 30000, "epochs": 3}
 
 RECIPES: dict[str, Recipe] = {
     "mnist-fc2x256-squared": Recipe("mnist", "fully", (256,) * 2, **_LONG),
@@ -74,7 +74,7 @@ RECIPES: dict[str, Recipe] = {
     "mnist-vit": Recipe("mnist", "vit", (64,) * 3, "gelu", **_TOKENS),
     "mnist-mixer": Recipe("mnist", "mixer", (64,) * 3, "gelu", **_TOKENS),
     "mnist-pairs-conv": Recipe("mnist-pairs", "convolutional", (24, 48), examples=24000, epochs=4),
-    "cifar10-fc4-squared": Recipe("cifar10", "fully", (256,) * 4, loss="squared", **(_CIFAR | {"epochs": 5})),
+    "cifar10-fc4-squared": Recipe("cifar10", "fully", (256,) * 4, loss="squared", **dict(_CIFAR, epochs=5)),
     "cifar10-conv-squared": Recipe("cifar10", "convolutional", (16, 32), loss="squared", **_CIFAR),
     "cifar10-conv4-maxpool": Recipe("cifar10", "convolutional", (16, 32, 32, 64), maxpool=True, **_CIFAR),
     "cifar10-conv4-batchnorm-smoothing": Recipe(
@@ -86,15 +86,15 @@ RECIPES: dict[str, Recipe] = {
         "cifar10", "convolutional", (16, 32), "gelu", against=("l2", 0.5), **_CIFAR_ADVERSARIAL
     ),
     "cifar10-conv-l1": Recipe("cifar10", "convolutional", (16, 32), against=("l1", 8.0), **_CIFAR_ADVERSARIAL),
-    "cifar10-vit": Recipe("cifar10", "vit", (48,) * 3, "gelu", **(_CIFAR | {"epochs": 2})),
-    "cifar10-mixer": Recipe("cifar10", "mixer", (48,) * 4, "gelu", **(_CIFAR | {"epochs": 2})),
+    "cifar10-vit": Recipe("cifar10", "vit", (48,) * 3, "gelu", **dict(_CIFAR, epochs=2)),
+    "cifar10-mixer": Recipe("cifar10", "mixer", (48,) * 4, "gelu", **dict(_CIFAR, epochs=2)),
     "cifar10-vehicles-conv-tanh": Recipe(
-        "cifar10-vehicles", "convolutional", (16, 32), "tanh", **(_CIFAR | {"epochs": 2})
+        "cifar10-vehicles", "convolutional", (16, 32), "tanh", **dict(_CIFAR, epochs=2)
     ),
 }
 _CIFAR_MEAN = strength.NORMALISE
-_KW_MEAN = {"mean": (0.485, 0.456, 0.406), "std": (0.225, 0.225, 0.225)}
-_MNIST_MEAN = {"mean": (0.1307,), "std": (0.3081,)}
+_KW_MEAN: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.225, 0.225, 0.225)}
+_MNIST_MEAN: dict[str, Any] = {"mean": (0.1307,), "std": (0.3081,)}
 
 
 @dataclass(frozen=True)
@@ -158,12 +158,12 @@ SIZES: dict[str, dict[str, tuple[float, ...]]] = {
     "cifar10-conv4-maxpool": {"linf": (1 / 255, 3 / 255), "l2": (0.2, 0.45)},
     "cifar10-conv4-batchnorm-smoothing": {"linf": (0.5 / 255, 1.5 / 255), "l2": (0.1, 0.25)},
     "cifar10-residual-silu": {"linf": (1 / 255, 1.5 / 255), "l2": (0.1, 0.25)},
-    "cifar10-conv-linf": {"linf": (1 / 255, 2 / 255), "l2": (0.1, 0.25)},
-    "cifar10-conv-gelu-l2": {"linf": (1 / 255, 2 / 255), "l2": (0.1, 0.25)},
-    "cifar10-conv-l1": {"linf": (1 / 255, 2 / 255), "l2": (0.1, 0.25), "l1": (4, 10)},
-    "cifar10-vit": {"linf": (1 / 255, 2 / 255), "l2": (0.1, 0.25)},
-    "cifar10-mixer": {"linf": (1 / 255, 2 / 255), "l2": (0.1, 0.25)},
-    "cifar10-vehicles-conv-tanh": {"linf": (1 / 255, 2 / 255), "l2": (0.1, 0.25)},
+    "cifar10-conv-linf": {"linf": (2.5 / 255, 7.5 / 255), "l2": (0.35, 1.2)},
+    "cifar10-conv-gelu-l2": {"linf": (2.5 / 255, 7.5 / 255), "l2": (0.35, 1.2)},
+    "cifar10-conv-l1": {"linf": (3 / 255, 6 / 255), "l2": (0.55, 1), "l1": (10, 19.5)},
+    "cifar10-vit": {"linf": (0.5 / 255, 2.5 / 255), "l2": (0.1, 0.25)},
+    "cifar10-mixer": {"linf": (1 / 255, 1.5 / 255), "l2": (0.1, 0.25)},
+    "cifar10-vehicles-conv-tanh": {"linf": (3 / 255, 6 / 255), "l2": (0.45, 1)},
     "mnist-trades": {"linf": (0.3, 0.34), "l2": (1.35, 1.8)},
     "mnist-fast": {"linf": (0.3, 0.31), "l2": (1, 1.35), "l1": (4, 6)},
     "mnist-lenet5": {"linf": (0.3, 0.34), "l2": (1, 1.35)},
