@@ -98,6 +98,11 @@ def advised(flag: Flag, ran: Ran) -> Flag:
 def _zero_gradients(ran: Ran) -> str:
     if "tmifpe" not in ran.losses:
         return ""
+    if others := sorted(ran.losses - {"tmifpe"}):
+        return (
+            f"The gradient of {', '.join(others)} may have underflowed there, which that of T-MIFPE, used here too, never "
+            f"does: run without it. If the flag stays, the network itself has no gradient: {ran.gradient_free}."
+        )
     return (
         "Those survivors were not attacked, and no other loss helps: that of T-MIFPE, used here, never underflows, so "
         f"the network itself has no gradient. Attack a differentiable approximation of it, or {ran.gradient_free}."

@@ -13,6 +13,7 @@ __all__ = [
     "did_you_mean",
     "first_line",
     "is_out_of_memory",
+    "raised",
     "shorten",
     "shown",
 ]
@@ -20,7 +21,10 @@ __all__ = [
 import difflib
 import re
 import shlex
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 _LONGEST = 1000
 
@@ -113,6 +117,20 @@ def first_line(error: BaseException) -> str:
     """
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1 if "TorchScript interpreter" in lines[0] else 0].strip()[:200]  # after its traceback
+
+
+def raised(error: BaseException) -> str:
+    """What somebody's code raised, on one line, and where: the innermost line that is neither ours nor a library's.
+
+    >>> raised(ValueError("no disk\nat all"))
+    'ValueError: no disk'
+    """
+    libraries = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    ours = str(Path(__file__).parents[1])
+    lines = traceback.extract_tb(error.__traceback__)
+    theirs = [line for line in lines if not line.filename.startswith((ours, "<frozen", *libraries))]
+    where = f" ({Path(theirs[-1].filename).name}, line {theirs[-1].lineno})" if theirs else ""
+    return f"{type(error).__name__}: {first_line(error)}{where}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
