@@ -16,7 +16,7 @@ from tmifpe.attacks.loop import Loop, Verdicts
 from tmifpe.attacks.loop.queries import Evaluated, Queries, Tally
 from tmifpe.attacks.loop.rows import Problem
 from tmifpe.attacks.multi_targeted import MultiTargeted
-from tmifpe.attacks.named import full, paper, quick
+from tmifpe.attacks.named import full, is_full, paper, quick
 from tmifpe.attacks.pgd import PGD, bim, fgsm, mim
 from tmifpe.attacks.radius.ddn import DDN
 from tmifpe.attacks.radius.fmn import FMN
@@ -52,6 +52,7 @@ __all__ = [
     "fgsm",
     "full",
     "get_attack",
+    "is_full",
     "mim",
     "options_of",
     "paper",

@@ -5,9 +5,10 @@ A name is read as what its function makes: results, stores and keys only ever se
 
 from __future__ import annotations
 
-__all__ = ["full", "paper", "quick"]
+__all__ = ["full", "is_full", "paper", "quick"]
 
 from tmifpe.attacks.apgd import APGD
+from tmifpe.attacks.attack import Attack
 from tmifpe.attacks.multi_targeted import MultiTargeted
 from tmifpe.attacks.near import Near
 from tmifpe.attacks.pgd import PGD
@@ -87,3 +88,12 @@ def full() -> Sequence:
             Near(Outside(APGD(loss="ce", steps=33), widest=3), share=0.4, norm="l1"),
         )
     )
+
+
+def is_full(attack: Attack) -> bool:
+    """Whether it is the default, or what of it fits a targeted or randomised run.
+
+    >>> is_full(full()), is_full(quick())
+    (True, False)
+    """
+    return len(attack.stages) > 1 and all(stage in full().stages for stage in attack.stages)

@@ -7,7 +7,7 @@ __all__ = ["Ran", "advised"]
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tmifpe.attacks import full
+from tmifpe.attacks import is_full
 from tmifpe.checks.flags import FLAGS
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job
@@ -43,7 +43,7 @@ class Ran:
         return cls(
             losses=frozenset(losses),
             attacks=frozenset(stage.name for stage in stages),
-            full=len(stages) > 1 and all(stage in full().stages for stage in stages),
+            full=is_full(job.attack),
             blind=any(not one.needs_gradient for stage in stages for one in (stage, *stage.parts)),
             steps=max(_whole(stage, "steps", 0) for stage in stages),
             restarts=max(_whole(stage, "restarts", 1) for stage in stages),

@@ -147,6 +147,18 @@ _add(
     "need one shape); calls in a forward pass first have to become a module of their own.",
 )
 _add(
+    "gradient-disagrees",
+    "a step along the gradient does not do what the gradient promises",
+    "The backward pass is wrong, or the loss is rough at a scale far below eps: look for hooks and backward passes of "
+    'your own, and run the default, `attack="full"`, which goes on without that gradient.',
+)
+_add(
+    "behaves-differently",
+    "the model answers otherwise when gradients are on",
+    "What the gradient belongs to is not what decides: have one forward pass for both; the default, "
+    '`attack="full"`, goes on without that gradient.',
+)
+_add(
     "chance-accuracy",
     "the clean accuracy is no better than guessing",
     "Check weights, normalisation, labels and the order of the classes before reading anything into robustness.",

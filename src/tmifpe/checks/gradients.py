@@ -1,0 +1,86 @@
+"""Is the gradient that of the model? Steps along it are compared with what the model then says, and the logits that
+come with a gradient with those that come without."""
+
+from __future__ import annotations
+
+__all__ = ["DISAGREES", "FEW", "SIZES", "agreement", "check_behaviour", "check_gradient"]
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from tmifpe.checks.flags import flag
+from tmifpe.checks.sample import Sample, change_of, share
+from tmifpe.core import numerics
+from tmifpe.norms import column
+from tmifpe.run.prepared_model import PreparedModel
+from tmifpe.run.result import Flag
+
+FEW = 12
+"""Examples looked at."""
+SIZES = (1 / 16, 1 / 4)
+"""Of the steps, in units of eps. One is not enough: a ripple agrees with its gradient within its own wavelength."""
+DISAGREES = 0.5
+"""How much of the promised change of the margin must come, in the median; honest networks keep 0.8 or more
+(benchmarks/defences.py)."""
+_ROUNDING = 64
+"""Units in the last place of the logits, below which a promise is not held against anybody."""
+
+
+def check_gradient(sample: Sample, grad: Tensor) -> Iterator[Flag]:
+    """`grad` (n, ...) is that of the margin at the images."""
+    if sample.problem.threat.eps == 0:
+        return
+    found = {size: ratios for size in SIZES if len(ratios := agreement(sample, grad, size)) >= min(4, len(sample))}
+    # As much too much is as wrong as as much too little; but a flat start, which saturated units give, leads the right way.
+    worst = {size: float(ratios.median()) for size, ratios in found.items()}
+    torn = {size: float(ratios.quantile(0.25)) for size, ratios in found.items()}
+    wrong = [size for size in worst if worst[size] < DISAGREES or torn[size] < 0]
+    if wrong:
+        size = min(wrong, key=lambda one: worst[one])
+        yield flag(
+            "gradient-disagrees",
+            f"A step of {size:g} eps along the gradient of the margin changes it by {worst[size]:.2f} of what the "
+            f"gradient promises, in the median of {len(found[size])} correct images (a quarter of them by "
+            f"{torn[size]:.2f} or less).",
+        )
+
+
+def agreement(sample: Sample, grad: Tensor, size: float) -> Tensor:
+    """The actual by the promised change of the margin between two points, `size` eps ahead and behind, of rows for
+    which the promise is more than rounding; 1 where the gradient is right and the margin not too curved.
+
+    Between two points the curvature in the middle cancels, and the rival is the runner-up at the image.
+    """
+    p, norm = sample.problem, sample.problem.norm
+    ball = p.at(size * p.eps).ball
+    grad = torch.nan_to_num(grad, 0.0, 0.0, 0.0)
+    way = norm.direction(grad) * column(ball.radius, grad)
+    ahead, behind = norm.project(p.x + way, ball), norm.project(p.x - way, ball)
+    wide = numerics.wide_dtype(p.x.device)
+    promised = (grad.to(wide) * (ahead.to(wide) - behind.to(wide))).flatten(1).sum(dim=1)
+    first, second = sample.read(ahead).to(wide), sample.read(behind).to(wide)
+    rival = sample.logits.scatter(1, p.labels[:, None], -torch.inf).argmax(dim=1) if p.targets is None else p.targets
+
+    def gap(logits: Tensor) -> Tensor:
+        return (logits.gather(1, rival[:, None]) - logits.gather(1, p.labels[:, None]))[:, 0]
+
+    scale = torch.maximum(first.abs().amax(dim=1), second.abs().amax(dim=1))
+    dtype = sample.queries.dtype or p.x.dtype
+    clear = promised > _ROUNDING * torch.finfo(dtype).eps * scale
+    return ((gap(first) - gap(second)) / promised)[clear]
+
+
+def check_behaviour(sample: Sample, prepared: PreparedModel) -> Iterator[Flag]:
+    """The same batch without gradients (which decides), with them, and with them for images that want none."""
+    quiet = sample.read(sample.problem.x)
+    ways = {
+        "when its gradient is asked for": sample.queries.logits_with_gradient(sample.problem.x),
+        "when gradients are on": sample.queries.logits_with_gradient(sample.problem.x, of_images=False),
+    }
+    for what, logits in ways.items():
+        moved = change_of(logits.to(quiet.dtype), quiet, prepared) > 1
+        if bool(moved.any()):
+            yield flag("behaves-differently", f"The logits of {share(moved):.0%} of {len(sample)} images change {what}.")
+            return
