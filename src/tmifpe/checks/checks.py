@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Checks"]
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,10 +17,10 @@ from tmifpe.attacks.loop.queries import Tally
 from tmifpe.checks.advice import Ran, advised
 from tmifpe.checks.allowance import Allowance
 from tmifpe.checks.attack import check_survivors
-from tmifpe.checks.flags import flag
+from tmifpe.checks.flags import MISLEADING, flag
 from tmifpe.checks.model import ModelChecks
 from tmifpe.checks.redraw import redraw
-from tmifpe.checks.repairs.repairs import MISLEADING, Repairs, probe, repair
+from tmifpe.checks.repairs.repairs import Repairs, probe, repair
 from tmifpe.checks.survivors import SecondAttacks, alarms
 from tmifpe.checks.transfer import check_transfer, try_given
 from tmifpe.checks.units import check_units
@@ -44,7 +45,7 @@ class Checks:
         self.transferred: Transferred | None = None
         self.evidence = self.known = Evidence()
         self.notes: tuple[str, ...] = ()
-        self.tally = Tally()
+        self.tally, self.seconds = Tally(), 0.0
         self.repairs = Repairs()
         self.robust = np.zeros(repeats, dtype=np.int64)
 
@@ -61,6 +62,7 @@ class Checks:
             self.evidence = Evidence(self.known.layers)
             self.notes = tuple(finished.get("notes", ()))
             self.tally = Tally(finished["check_forwards"], finished.get("check_backwards", 0))
+            self.seconds = float(finished.get("check_seconds", 0.0))
             self.checks = False
 
     def shard(self, job: Job, result: ShardResult) -> None:
@@ -74,7 +76,9 @@ class Checks:
         """Look at what was asked for, at the model and at what the attack left standing; after it, since what it took
         is what checks may take a share of. Where `full` was misled it goes on by other means (`Repairs`). Second
         attacks were asked for by themselves, and take what they need; `tick` is called at each of their looks."""
+        began = time.perf_counter()
         flags = self._checked(job, result, tick) if self.checks else []
+        self.seconds += time.perf_counter() - began
         outcomes = repaired(result.outcomes, self.repairs.done, len(job.attack.stages), job.threat.eps)
         result = replace(result, outcomes=outcomes, repairs=tuple(self.repairs.done), adv=self._points(result.adv))
         if self.transfer_adv is not None:

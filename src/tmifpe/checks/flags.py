@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FLAGS", "Kind", "flag", "some"]
+__all__ = ["FLAGS", "MISLEADING", "Kind", "flag", "some"]
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +24,25 @@ class Kind:
 
 
 FLAGS: Registry[Kind] = Registry("flag")
+MISLEADING = frozenset(
+    {
+        "gradient-disagrees",
+        "behaves-differently",
+        "gradient-dies",
+        "unavailable-gradients",
+        "zero-gradients",
+        "gradient-lost",
+        "randomised",
+        "dropout-active",
+        "inference-time-optimisation",
+        "unstable-predictions",
+        "silent-success",
+        "unconstrained-failure",
+        "found-from-outside",
+        "black-box-beats-white-box",
+    }
+)
+"""After these a survivor may be one of a misleading gradient and not of the network: `full` goes on by other means."""
 
 
 def flag(name: str, seen: str, advice: str | None = None) -> Flag:

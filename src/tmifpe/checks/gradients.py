@@ -3,16 +3,19 @@ come with a gradient with those that come without."""
 
 from __future__ import annotations
 
-__all__ = ["DISAGREES", "FEW", "SIZES", "agreement", "check_behaviour", "check_gradient"]
+__all__ = ["DISAGREES", "FEW", "SIZES", "agreement", "check_behaviour", "check_gradient", "margin_of"]
 
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from tmifpe.attacks.loop.queries import Objective
+from tmifpe.attacks.loop.rows import Problem
 from tmifpe.checks.flags import flag
 from tmifpe.checks.sample import Sample, change_of, share
 from tmifpe.core import numerics
+from tmifpe.losses import get_loss
 from tmifpe.norms import column
 from tmifpe.run.prepared_model import PreparedModel
 from tmifpe.run.result import Flag
@@ -84,3 +87,9 @@ def check_behaviour(sample: Sample, prepared: PreparedModel) -> Iterator[Flag]:
         if bool(moved.any()):
             yield flag("behaves-differently", f"The logits of {share(moved):.0%} of {len(sample)} images change {what}.")
             return
+
+
+def margin_of(problem: Problem) -> Objective:
+    """What gradients are looked at of."""
+    loss = get_loss("cw")
+    return lambda logits: loss(logits, problem.labels, problem.targets)

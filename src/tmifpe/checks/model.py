@@ -20,13 +20,12 @@ from tmifpe.attacks.loop.rows import Problem
 from tmifpe.checks.allowance import Allowance, spread
 from tmifpe.checks.direction import check_direction, logit_gradient
 from tmifpe.checks.flags import flag
-from tmifpe.checks.gradients import FEW, SIZES, check_behaviour, check_gradient
+from tmifpe.checks.gradients import FEW, SIZES, check_behaviour, check_gradient, margin_of
 from tmifpe.checks.layers import check_layers
 from tmifpe.checks.normalisation import check_normalisation, check_part_of_box, other_readings
 from tmifpe.checks.sample import LARGEST, Sample, change_of, draw_sample, gradient_attacks, share
 from tmifpe.checks.watcher import ForwardWatcher
 from tmifpe.core.stats import binomial_tail
-from tmifpe.losses import get_loss
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job
@@ -91,7 +90,7 @@ def _positions(job: Job, outcomes: Outcomes, allowance: Allowance) -> tuple[np.n
     for count in range(min(n, LARGEST), 0, -1):
         chosen = spread(n, count)
         right = int(outcomes.correct[chosen].sum())
-        layers = 4 * min(right, ROWS) if slopes else 0  # once as it is, once module by module
+        layers = 4 * min(right, ROWS) if slopes else 0  # once as it is, once with a gradient, module by module
         layers += (3 + 2 * len(SIZES)) * min(right, FEW) if slopes else 0
         alone = count == 1  # is read in company
         if count * readings + right * slopes + layers + 2 * min(count, twice) + alone <= most:
@@ -116,7 +115,7 @@ def _look(job: Job, outcomes: Outcomes, allowance: Allowance, treated: bool) -> 
     correct = sample.take(sample.right.nonzero()[:slopes, 0])
     without = torch.zeros(len(correct), dtype=torch.bool, device=correct.problem.x.device)
     if len(correct) and job.attack.needs_gradient:
-        grad = correct.gradients(_margin)
+        grad = correct.gradients(margin_of)
         without = _gone(grad)
         if not drawn:  # of noise, two readings differ anyway
             flags += _compared(job, correct, grad, without)
@@ -242,11 +241,6 @@ def _lost(job: Job, looked: _Looked, allowance: Allowance) -> Iterator[Flag]:
             f"For {share(lost):.0%} of {len(correct)} correct images the gradient of {names} is zero, or has lost its "
             f"label's share, in {job.prepared.precision}; that of the margin is not.",
         )
-
-
-def _margin(problem: Problem) -> Objective:
-    loss = get_loss("cw")
-    return lambda logits: loss(logits, problem.labels, problem.targets)
 
 
 def _objective(attack: Stepwise, problem: Problem) -> Objective:

@@ -249,6 +249,7 @@ class Prepared:
                 found,
                 check_forwards=checks.tally.forwards,
                 check_backwards=checks.tally.backwards,
+                check_seconds=checks.seconds,
                 transferred=given,
                 notes=tuple(dict.fromkeys((*notes, *checks.notes, *(given.remarks(self.threat) if given else ())))),
                 repeated=checks.repeated(found.n),

@@ -85,6 +85,8 @@ class Result:
     check_forwards: int = 0
     """Forward passes spent on checks, counted separately from the attack's; those of repairs are in `repairs`."""
     check_backwards: int = 0
+    check_seconds: float = 0.0
+    """What checks and repairs took on top of `seconds`."""
     repairs: tuple[Repair, ...] = ()
     """What other ways of attacking broke, where the checks found the gradients of `full` misleading: counted."""
     key: str | None = None
@@ -250,6 +252,7 @@ class Result:
             "backwards": self.tally.backwards,
             "check_forwards": self.check_forwards,
             "check_backwards": self.check_backwards,
+            "check_seconds": self.check_seconds,
             "checks_cut": list(self.checks_cut),
             "resumed": self.resumed,
             "flags": [dataclasses.asdict(flag) for flag in self.flags],

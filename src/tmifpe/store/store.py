@@ -119,6 +119,7 @@ class Store:
             missing=run.plan.n - len(outcomes) if failures else 0,
             failures=failures,
             check_backwards=int(plain.get("check_backwards", 0)),
+            check_seconds=float(plain.get("check_seconds", 0.0)),
             repairs=repairs,
             checks_cut=tuple(plain.get("checks_cut", ())),
         )

@@ -4,7 +4,7 @@ they claim is read again by the model itself, like every claim."""
 
 from __future__ import annotations
 
-__all__ = ["MISLEADING", "Repairs", "probe", "repair"]
+__all__ = ["Repairs", "probe", "repair"]
 
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +23,8 @@ from tmifpe.attacks.loop.frozen import preserved_state
 from tmifpe.attacks.loop.queries import Tally, TransferQueries
 from tmifpe.attacks.loop.rows import Problem
 from tmifpe.checks.allowance import Allowance, spread
+from tmifpe.checks.gradients import agreement, margin_of
+from tmifpe.checks.sample import draw_sample
 from tmifpe.core import rng
 from tmifpe.core.errors import InputError, ModelError
 from tmifpe.run.evidence.repair import Broken, Repair
@@ -30,31 +32,12 @@ from tmifpe.run.outcomes import Mark, Outcomes
 from tmifpe.run.shard import Job, fetch_rows, read_clean, targets_of
 from tmifpe.run.verify import disagree, verify
 
-MISLEADING = frozenset(
-    {
-        "gradient-disagrees",
-        "behaves-differently",
-        "gradient-dies",
-        "unavailable-gradients",
-        "zero-gradients",
-        "gradient-lost",
-        "randomised",
-        "dropout-active",
-        "inference-time-optimisation",
-        "unstable-predictions",
-        "silent-success",
-        "unconstrained-failure",
-        "found-from-outside",
-        "black-box-beats-white-box",
-    }
-)
-"""Flags after which a survivor may be one of the gradient's and not of the network's."""
-
-_FIRST = 32
+_FIRST = 16
 """Survivors that a repair is tried on first."""
 _LOOKED_AT = 16
+_STEPS = 40
 _STREAM = 0x4EFA
-_SQUARE = 5000
+_SQUARE, _SQUARES = 5000, ("linf", "l2", "l1")
 _PROBE, _PROBED, _LEAST = 200, 12, 20
 """Queries of the probe, survivors that get them, and how few are worth it."""
 
@@ -77,12 +60,12 @@ class Repairs:
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to attack: who leads, and by which attack."""
+    """A way to attack: whose gradient leads, and by which attack."""
 
     name: str
     attack: Attack
     queries: Queries
-    leads: Queries | None = None
+    dear: bool = False
 
     @property
     def tally(self) -> Tally:
@@ -93,7 +76,7 @@ def probe(job: Job, outcomes: Outcomes, allowance: Allowance, found: Repairs) ->
     """Square, with few queries, on the survivors nearest to the boundary; how many it broke. It knows nothing of
     gradients, so that nothing done to them misleads it."""
     left = _nearest(outcomes)[:_PROBED]
-    if not len(left) or job.threat.norm not in ("linf", "l2", "l1") or job.threat.eps == 0:
+    if not len(left) or job.threat.norm not in _SQUARES or job.threat.eps == 0:
         return 0
     queries = min(_PROBE, int(0.5 * allowance.left // min(len(left), 4)))
     if queries < _LEAST:
@@ -111,17 +94,39 @@ def probe(job: Job, outcomes: Outcomes, allowance: Allowance, found: Repairs) ->
 
 
 def repair(job: Job, outcomes: Outcomes, layers: Layers, found: Repairs, tick: Callable[[], None]) -> None:
-    """All ways on what is left standing."""
+    """All ways on what is left standing; those that cost most only while no gradient was found that can be believed."""
+    believed = False
     for way in _ways(job, outcomes, layers):
         left = np.array([p for p in _nearest(outcomes) if p not in found.points], dtype=np.int64)
         if not len(left):
             return
+        if way.dear and believed:
+            continue
         _try(job, way, left, found, tick)
+        believed = believed or (isinstance(way.queries, TransferQueries) and _is_right(job, way.queries, left))
+    left = np.array([p for p in _nearest(outcomes) if p not in found.points], dtype=np.int64)
+    if believed and len(left) and job.threat.norm in _SQUARES:
+        _try(job, _Way(f"Square with {_PROBE} queries", Square(queries=_PROBE), _asked(job)), left, found, tick)
+
+
+def _is_right(job: Job, queries: TransferQueries, left: NDArray[np.int64]) -> bool:
+    """Whether the model does what the gradient that leads here promises, as an honest one's does."""
+    with preserved_state(job.prepared.model, job.prepared.device):
+        sample = draw_sample(job, left[spread(len(left), _LOOKED_AT)], queries.tally)
+        if sample is None:
+            return False
+        try:
+            grad = queries.source.look(sample.problem.x, margin_of(sample.problem)).grad
+        except (InputError, ModelError):
+            return False
+        assert grad is not None  # noqa: S101 - a look has one
+        ratios = agreement(sample, grad, 0.25)
+    return len(ratios) >= len(sample) / 2 and bool(((ratios > 0.7) & (ratios < 1.5)).float().mean() >= 0.75)
 
 
 def _ways(job: Job, outcomes: Outcomes, layers: Layers) -> Sequence[_Way]:
     threat, model, full = job.threat, job.prepared.model, job.attack
-    short = PGD(steps=50)
+    short = PGD(steps=_STEPS)
 
     def led(name: str, attack: Attack, source: Queries) -> _Way:
         asked = TransferQueries(model, job.prepared.dtype, job.eot, source=source)
@@ -144,9 +149,9 @@ def _ways(job: Job, outcomes: Outcomes, layers: Layers) -> Sequence[_Way]:
     ways.append(led("a smoothed gradient", short, SmoothedQueries(**common, source=_asked(job))))
     if found is not None:
         ways.append(led("the smoothed gradient of its core", short, SmoothedQueries(**common, source=mended(core=True))))
-    ways.append(led("an estimated gradient", PGD(steps=40), EstimatedQueries(**common)))
-    if threat.norm in ("linf", "l2", "l1"):
-        ways.append(_Way(f"Square with {_SQUARE} queries", Square(queries=_SQUARE), _asked(job)))
+    ways.append(replace(led("an estimated gradient", short, EstimatedQueries(**common)), dear=True))
+    if threat.norm in _SQUARES:
+        ways.append(_Way(f"Square with {_SQUARE} queries", Square(queries=_SQUARE), _asked(job), dear=True))
     return ways
 
 
