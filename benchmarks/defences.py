@@ -1,7 +1,7 @@
 """Twenty-nine defences that mask or lie (tests/defences.py), around a robust and an undefended network of digits:
 what `full` printed before and after its repairs, and the best that other ways find.
 
-    python benchmarks/defences.py [--only NAME] [--images 50]
+    python benchmarks/defences.py [--only NAME] [--images 30]
     python benchmarks/defences.py table
 
 Results go to docs/data/defences.json, one defence at a time; what is there is kept. Other ways: examples made for the
@@ -103,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("verb", nargs="?", default="run")
     parser.add_argument("--only")
-    parser.add_argument("--images", type=int, default=50)
+    parser.add_argument("--images", type=int, default=30)
     parser.add_argument("--network", choices=NETWORKS)
     given = parser.parse_args()
     found = json.loads(FILE.read_text()) if FILE.exists() else {}

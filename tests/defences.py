@@ -119,7 +119,7 @@ def hashed(x: Tensor) -> Tensor:
 
 def moved(x: Tensor) -> Tensor:
     """Enlarged by a random size and put at a random place."""
-    size = int(torch.randint(8, 11, ()))
+    size = int(torch.randint(8, 10, ()))
     large = F.interpolate(x, size=(size, size), mode="bilinear", align_corners=False)
     down, right = (int(torch.randint(0, size - 7, ())) for _ in range(2))
     return large[..., down : down + 8, right : right + 8]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["OF_FULL", "SHARE", "SMALL", "Allowance", "cost", "spread"]
+__all__ = ["FEWEST", "NUMBERS", "OF_FULL", "SHARE", "SMALL", "Allowance", "cost", "spread"]
 
 import math
 from dataclasses import dataclass, field
@@ -16,7 +16,9 @@ SHARE = 0.05
 SMALL = 4000
 """... or so many passes, where that is more, but never more than the attack itself ..."""
 OF_FULL = 0.2
-"""... and of `full`, the default, no more than this share."""
+"""... and of `full`, the default, no more than this share. In any case ..."""
+FEWEST, NUMBERS = 2000, 2_000_000
+"""... so many passes of small images, or so many numbers in all of larger ones: too little time to save."""
 
 
 def cost(tally: Tally) -> int:
@@ -37,14 +39,18 @@ class Allowance:
     cut: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, tally: Tally, full: bool = False) -> Allowance:
-        """For a run that took these passes.
+    def of(cls, tally: Tally, numbers: int, full: bool = False) -> Allowance:
+        """For a run that took these passes, on images of so many numbers.
 
-        >>> Allowance.of(Tally(100_000)).most, Allowance.of(Tally(500)).most, Allowance.of(Tally(500), full=True).most
-        (5000, 500, 100)
+        >>> large = 3 * 224 * 224
+        >>> [Allowance.of(Tally(n), large).most for n in (100_000, 500)], Allowance.of(Tally(500), large, full=True).most
+        ([5000, 500], 100)
+        >>> Allowance.of(Tally(500), 64).most
+        2000
         """
         spent = cost(tally)
-        return cls(max(int(SHARE * spent), min(int((OF_FULL if full else 1) * spent), SMALL)))
+        most = max(SHARE * spent, min((OF_FULL if full else 1) * spent, SMALL), min(FEWEST, NUMBERS / numbers))
+        return cls(int(most))
 
     @property
     def left(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Checks"]
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -94,7 +95,7 @@ class Checks:
 
     def _checked(self, job: Job, result: Result, tick: Callable[[], None]) -> list[Flag]:
         outcomes, mends = result.outcomes, is_full(job.attack) and self.repeats == 1
-        allowance = Allowance.of(result.tally, is_full(job.attack))
+        allowance = Allowance.of(result.tally, math.prod(job.data.shape), is_full(job.attack))
         treated = job.eot > 1 and self.repeats > 1
         said, layers = self.model.flags(job, outcomes, allowance, treated)
         flags = [*check_units(job), *said]

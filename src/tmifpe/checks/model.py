@@ -93,7 +93,7 @@ def _positions(job: Job, outcomes: Outcomes, allowance: Allowance) -> tuple[np.n
         layers = 4 * min(right, ROWS) if slopes else 0  # once as it is, once with a gradient, module by module
         layers += (3 + 2 * len(SIZES)) * min(right, FEW) if slopes else 0
         alone = count == 1  # is read in company
-        if count * readings + right * slopes + layers + 2 * min(count, twice) + alone <= most:
+        if count * readings + right * slopes + layers + 3 * min(count, twice) + alone <= most:
             if count < min(n, LARGEST):
                 allowance.cut.append(f"the model on {count} examples instead of {min(n, LARGEST)}")
             return chosen, twice, right
@@ -148,6 +148,7 @@ def _layers(job: Job, correct: Sample) -> Layers:
 
 def _behaviour(job: Job, sample: Sample, treated: bool) -> Iterator[Flag]:
     """What happens in the forward pass: sampling, dropout, mixing within the batch, optimisation."""
+    sample = replace(sample, logits=sample.read(sample.problem.x))  # before, they were read in other company
     with ForwardWatcher() as seen:
         again = sample.read(sample.problem.x)
     change = change_of(again, sample.logits, job.prepared)
