@@ -17,7 +17,7 @@ SMALL = 4000
 """... or so many passes, where that is more, but never more than the attack itself ..."""
 OF_FULL = 0.2
 """... and of `full`, the default, no more than this share. In any case ..."""
-FEWEST, NUMBERS = 2000, 2_000_000
+FEWEST, NUMBERS = 3000, 2_000_000
 """... so many passes of small images, or so many numbers in all of larger ones: too little time to save."""
 
 
@@ -46,7 +46,7 @@ class Allowance:
         >>> [Allowance.of(Tally(n), large).most for n in (100_000, 500)], Allowance.of(Tally(500), large, full=True).most
         ([5000, 500], 100)
         >>> Allowance.of(Tally(500), 64).most
-        2000
+        3000
         """
         spent = cost(tally)
         most = max(SHARE * spent, min((OF_FULL if full else 1) * spent, SMALL), min(FEWEST, NUMBERS / numbers))

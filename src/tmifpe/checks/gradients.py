@@ -3,7 +3,7 @@ come with a gradient with those that come without."""
 
 from __future__ import annotations
 
-__all__ = ["DISAGREES", "FEW", "SIZES", "agreement", "check_behaviour", "check_gradient", "margin_of"]
+__all__ = ["FEW", "SIZES", "agreement", "check_behaviour", "check_gradient", "margin_of"]
 
 from collections.abc import Iterator
 
@@ -22,11 +22,12 @@ from tmifpe.run.result import Flag
 
 FEW = 12
 """Examples looked at."""
-SIZES = (1 / 16, 1 / 4)
-"""Of the steps, in units of eps. One is not enough: a ripple agrees with its gradient within its own wavelength."""
-DISAGREES = 0.5
-"""How much of the promised change of the margin must come, in the median; honest networks keep 0.8 or more
-(benchmarks/defences.py)."""
+SIZES = {1 / 16: 0.6, 1 / 8: 0.3}
+"""How much of the promised change of the margin must come, in the median, for steps of these sizes, in units of eps. One
+is not enough: a ripple agrees with its gradient within its own wavelength. The 36 honest networks of the choose half
+kept 0.83 and 0.77, and 0.67 and 0.48 at four times their eps."""
+_TORN = 0.1
+"""And in three of four examples, for the smallest: a random gradient may promise too little as well as too much."""
 _ROUNDING = 64
 """Units in the last place of the logits, below which a promise is not held against anybody."""
 
@@ -36,30 +37,29 @@ def check_gradient(sample: Sample, grad: Tensor) -> Iterator[Flag]:
     if sample.problem.threat.eps == 0:
         return
     found = {size: ratios for size in SIZES if len(ratios := agreement(sample, grad, size)) >= min(4, len(sample))}
-    # As much too much is as wrong as as much too little; but a flat start, which saturated units give, leads the right way.
-    worst = {size: float(ratios.median()) for size, ratios in found.items()}
-    torn = {size: float(ratios.quantile(0.25)) for size, ratios in found.items()}
-    wrong = [size for size in worst if worst[size] < DISAGREES or torn[size] < 0]
-    if wrong:
-        size = min(wrong, key=lambda one: worst[one])
-        yield flag(
-            "gradient-disagrees",
-            f"A step of {size:g} eps along the gradient of the margin changes it by {worst[size]:.2f} of what the "
-            f"gradient promises, in the median of {len(found[size])} correct images (a quarter of them by "
-            f"{torn[size]:.2f} or less).",
-        )
+    for size, ratios in found.items():  # more than promised misleads nobody: saturated units start flat
+        middle, low = float(ratios.median()), float(ratios.quantile(0.25))
+        if middle < SIZES[size] or (size == min(SIZES) and low < _TORN):
+            yield flag(
+                "gradient-disagrees",
+                f"Steps of {size:g} eps along the gradient of the margin change it by {middle:.2f} of what the gradient "
+                f"promises, in the median of {len(ratios)} correct images (a quarter of them by {low:.2f} or less).",
+            )
+            return
 
 
 def agreement(sample: Sample, grad: Tensor, size: float) -> Tensor:
     """The actual by the promised change of the margin between two points, `size` eps ahead and behind, of rows for
     which the promise is more than rounding; 1 where the gradient is right and the margin not too curved.
 
-    Between two points the curvature in the middle cancels, and the rival is the runner-up at the image.
+    Between two points the curvature in the middle cancels, and the rival is the runner-up at the image. Under every norm
+    all pixels move alike: a single one that moves far soon meets other rectifiers.
     """
     p, norm = sample.problem, sample.problem.norm
     ball = p.at(size * p.eps).ball
     grad = torch.nan_to_num(grad, 0.0, 0.0, 0.0)
-    way = norm.direction(grad) * column(ball.radius, grad)
+    signs = torch.sign(grad)
+    way = signs * column(ball.radius / norm.size(signs).clamp(min=1.0), grad)
     ahead, behind = norm.project(p.x + way, ball), norm.project(p.x - way, ball)
     wide = numerics.wide_dtype(p.x.device)
     promised = (grad.to(wide) * (ahead.to(wide) - behind.to(wide))).flatten(1).sum(dim=1)

@@ -38,8 +38,8 @@ _LOOKED_AT = 16
 _STEPS = 40
 _STREAM = 0x4EFA
 _SQUARE, _SQUARES = 5000, ("linf", "l2", "l1")
-_PROBE, _PROBED, _LEAST = 200, 12, 20
-"""Queries of the probe, survivors that get them, and how few are worth it."""
+_PROBE, _PROBED, _LEAST, _SHARE = 200, 12, 20, 0.3
+"""Queries of the probe, survivors that get them, how few are worth it, and its share of what checks may still cost."""
 
 
 @dataclass
@@ -78,13 +78,13 @@ def probe(job: Job, outcomes: Outcomes, allowance: Allowance, found: Repairs) ->
     left = _nearest(outcomes)[:_PROBED]
     if not len(left) or job.threat.norm not in _SQUARES or job.threat.eps == 0:
         return 0
-    queries = min(_PROBE, int(0.5 * allowance.left // min(len(left), 4)))
+    queries = min(_PROBE, int(_SHARE * allowance.left // min(len(left), 4)))
     if queries < _LEAST:
         allowance.cut.append("the probe without gradients left out")
         return 0
     if queries < _PROBE:
         allowance.cut.append(f"the probe without gradients with {queries} queries instead of {_PROBE}")
-    count = allowance.rows("the probe without gradients", queries, len(left), share=0.5)
+    count = allowance.rows("the probe without gradients", queries, len(left), share=_SHARE)
     way = _Way("a probe without gradients", Square(queries=queries), _asked(job, allowance.tally))
     _try(job, way, left[:count], found, lambda: None)
     one = found.done.pop()
