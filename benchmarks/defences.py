@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import tmifpe
 from tests.defences import DEFENCES
 
-FILE = ROOT / "docs" / "data" / "defences.json"
+import tmifpe
+
+FILE = Path(__file__).resolve().parent.parent / "docs" / "data" / "defences.json"
 NETWORKS = {"digits-robust": 0.15, "digits-distilled": 0.1}
 SLACK = 0.05
 
@@ -44,7 +44,8 @@ def measured(which: str, name: str, images: int) -> dict[str, Any]:
     given = tmifpe.evaluate(defended, data, threat, tmifpe.PGD(steps=1), checks=False, transfer_adv=adv).transferred
     led = tmifpe.evaluate(defended, data, threat, checks=False, from_model=bare).from_model
     square = tmifpe.evaluate(defended, data, threat, "square", checks=False)
-    assert given is not None and led is not None
+    assert given is not None
+    assert led is not None
     return {
         "clean": run.clean_accuracy,
         "attack": run.robust_accuracy + sum(one.broken for one in run.repairs) / run.n,
@@ -118,7 +119,9 @@ def main() -> None:
                 found[key] = measured(which, name, given.images)
                 FILE.write_text(json.dumps(found, indent=1) + "\n")
                 row = found[key]
-                print(key, f"{row['attack']:.2f} -> {row['printed']:.2f}, best {best(row):.2f}", verdict(row), flush=True)
+                print(
+                    key, f"{row['attack']:.2f} -> {row['printed']:.2f}, best {best(row):.2f}", verdict(row), flush=True
+                )
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def turned(network: nn.Module) -> nn.Module:
     """A backward hook on the first layer turns half of the gradient."""
     network = copy.deepcopy(network)
     first = network.features[0]
-    first.register_full_backward_hook(lambda m, given, got: tuple(g * (2 * checkerboard(g) - 1) for g in given))  # noqa: ARG005
+    first.register_full_backward_hook(lambda m, given, got: tuple(g * (2 * checkerboard(g) - 1) for g in given))
     return network
 
 

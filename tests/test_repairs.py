@@ -30,7 +30,9 @@ def defended(name: str, which: str = "digits-robust") -> nn.Module:
     return DEFENCES[name](copy.deepcopy(bare(which)))
 
 
-def run(model: nn.Module, images: int = 24, attack: object = "full", eps: float = 0.15, **options: object) -> tmifpe.Result:
+def run(
+    model: nn.Module, images: int = 24, attack: object = "full", eps: float = 0.15, **options: object
+) -> tmifpe.Result:
     data = tmifpe.load_data("digits", limit=images)
     return evaluate(model, data, Threat("linf", eps), attack, **options)
 
@@ -76,7 +78,12 @@ def test_a_wrong_gradient_is_seen(flag, name):
 @pytest.mark.parametrize("eps", [0.02, 0.1, 0.3])
 def test_an_honest_gradient_is_believed(which, attack, eps):
     found = run(bare(which), attack=attack, eps=eps)
-    assert not named(found) & {"gradient-disagrees", "behaves-differently", "gradient-dies", "black-box-beats-white-box"}
+    assert not named(found) & {
+        "gradient-disagrees",
+        "behaves-differently",
+        "gradient-dies",
+        "black-box-beats-white-box",
+    }
     assert not found.repairs
 
 
@@ -100,7 +107,8 @@ def test_a_curved_network_is_no_liar(unit, scale):
 
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(
-    "name", ["ripple in forward", "half of the signs turned", "lies with gradients", "one-hot outputs", "rounding in forward"]
+    "name",
+    ["ripple in forward", "half of the signs turned", "lies with gradients", "one-hot outputs", "rounding in forward"],
 )
 def test_full_repairs_itself(name):
     plain, found = run(bare()).robust, run(defended(name))

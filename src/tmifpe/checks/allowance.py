@@ -16,7 +16,7 @@ SHARE = 0.05
 SMALL = 4000
 """... or so many passes, where that is more, but never more than the attack itself ..."""
 OF_FULL = 0.2
-"""... and of `full`, the default, no more than this share. In any case ..."""
+"""... and of `full`, the default, no more than this share. Of other attacks in any case ..."""
 FEWEST, NUMBERS = 3000, 2_000_000
 """... so many passes of small images, or so many numbers in all of larger ones: too little time to save."""
 
@@ -43,14 +43,16 @@ class Allowance:
         """For a run that took these passes, on images of so many numbers.
 
         >>> large = 3 * 224 * 224
-        >>> [Allowance.of(Tally(n), large).most for n in (100_000, 500)], Allowance.of(Tally(500), large, full=True).most
-        ([5000, 500], 100)
+        >>> [Allowance.of(Tally(n), large).most for n in (100_000, 500)]
+        [5000, 500]
+        >>> Allowance.of(Tally(500), large, full=True).most
+        100
         >>> Allowance.of(Tally(500), 64).most
         3000
         """
         spent = cost(tally)
-        most = max(SHARE * spent, min((OF_FULL if full else 1) * spent, SMALL), min(FEWEST, NUMBERS / numbers))
-        return cls(int(most))
+        most = max(SHARE * spent, min((OF_FULL if full else 1) * spent, SMALL))
+        return cls(int(most if full else max(most, min(FEWEST, NUMBERS / numbers))))
 
     @property
     def left(self) -> float:

@@ -91,7 +91,8 @@ class Checks:
         flags += alarms(spot, led)
         ran = Ran.of(job, self.repeats)
         self.flags += tuple(advised(flag, ran) for flag in flags)
-        return replace(result, flags=self.flags, checks_cut=self.cut, **self.evidence._asdict())
+        found = replace(result, flags=self.flags, checks_cut=self.cut, check_seconds=self.seconds)
+        return replace(found, **self.evidence._asdict())
 
     def _checked(self, job: Job, result: Result, tick: Callable[[], None]) -> list[Flag]:
         outcomes, mends = result.outcomes, is_full(job.attack) and self.repeats == 1

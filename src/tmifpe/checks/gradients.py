@@ -23,8 +23,8 @@ from tmifpe.run.result import Flag
 FEW = 12
 """Examples looked at."""
 SIZES = {1 / 16: 0.6, 1 / 8: 0.3}
-"""How much of the promised change of the margin must come, in the median, for steps of these sizes, in units of eps. One
-is not enough: a ripple agrees with its gradient within its own wavelength. The 36 honest networks of the choose half
+"""How much of the promised change of the margin must come, in the median, for steps of these sizes, in units of eps.
+One is not enough: a ripple agrees with its gradient within its own wavelength. The honest networks of the choose half
 kept 0.83 and 0.77, and 0.67 and 0.48 at four times their eps."""
 _TORN = 0.1
 """And in three of four examples, for the smallest: a random gradient may promise too little as well as too much."""
@@ -42,8 +42,8 @@ def check_gradient(sample: Sample, grad: Tensor) -> Iterator[Flag]:
         if middle < SIZES[size] or (size == min(SIZES) and low < _TORN):
             yield flag(
                 "gradient-disagrees",
-                f"Steps of {size:g} eps along the gradient of the margin change it by {middle:.2f} of what the gradient "
-                f"promises, in the median of {len(ratios)} correct images (a quarter of them by {low:.2f} or less).",
+                f"Steps of {size:g} eps along the gradient of the margin change it by {middle:.2f} of the promise, "
+                f"in the median of {len(ratios)} correct images (a quarter of them by {low:.2f} or less).",
             )
             return
 
@@ -52,8 +52,8 @@ def agreement(sample: Sample, grad: Tensor, size: float) -> Tensor:
     """The actual by the promised change of the margin between two points, `size` eps ahead and behind, of rows for
     which the promise is more than rounding; 1 where the gradient is right and the margin not too curved.
 
-    Between two points the curvature in the middle cancels, and the rival is the runner-up at the image. Under every norm
-    all pixels move alike: a single one that moves far soon meets other rectifiers.
+    Between two points the curvature in the middle cancels, and the rival is the runner-up at the image. Under every
+    norm all pixels move alike: a single one that moves far soon meets other rectifiers.
     """
     p, norm = sample.problem, sample.problem.norm
     ball = p.at(size * p.eps).ball
@@ -85,7 +85,9 @@ def check_behaviour(sample: Sample, prepared: PreparedModel) -> Iterator[Flag]:
     for what, logits in ways.items():
         moved = change_of(logits.to(quiet.dtype), quiet, prepared) > 1
         if bool(moved.any()):
-            yield flag("behaves-differently", f"The logits of {share(moved):.0%} of {len(sample)} images change {what}.")
+            yield flag(
+                "behaves-differently", f"The logits of {share(moved):.0%} of {len(sample)} images change {what}."
+            )
             return
 
 

@@ -39,6 +39,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from tmifpe.attacks.hooks.layer_gradient import LayerGradient
+    from tmifpe.attacks.loop.queries import Tally
     from tmifpe.run.result import Flag, Result
     from tmifpe.run.shown.live import Teller
 
@@ -212,7 +213,7 @@ def _added(result: Result) -> Iterator[tuple[str, str]]:
         cut = f"; held to their share of the cost: {'; '.join(result.checks_cut)}" if result.checks_cut else ""
         yield "checks", plain(f"{_passes(result.checked)}{cut}")
     for repair in result.repairs:
-        yield "repair", plain(f"{repair} survivors ({_passes(Tally(repair.forwards, repair.backwards))})")
+        yield "repair", plain(f"{repair} survivors ({_passes(repair.tally)})")
     if (spot := result.spot_check) is not None:
         low, high = map(percent, spot.robust_accuracy)
         yield "spot check", plain(f"{spot.title}: {spot}; robust accuracy {low} to {high} %")

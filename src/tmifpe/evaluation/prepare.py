@@ -249,14 +249,13 @@ class Prepared:
                 found,
                 check_forwards=checks.tally.forwards,
                 check_backwards=checks.tally.backwards,
-                check_seconds=checks.seconds,
                 transferred=given,
                 notes=tuple(dict.fromkeys((*notes, *checks.notes, *(given.remarks(self.threat) if given else ())))),
                 repeated=checks.repeated(found.n),
                 files=files,
                 class_names=class_names,
+                key=recorder.key(),
             )
-            found = replace(found, key=recorder.key())
             if not total.missing():
                 recorder.end(found)
             return found

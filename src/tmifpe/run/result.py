@@ -16,11 +16,12 @@ from torch import Tensor
 from tmifpe.attacks import part_names
 from tmifpe.attacks.hooks.layer_gradient import LayerGradient
 from tmifpe.attacks.loop.queries import StageCost, Tally
-from tmifpe.core.errors import IncompleteError, InputError, as_options, shorten
+from tmifpe.core.errors import IncompleteError, InputError, shorten
 from tmifpe.core.extras import import_extra
 from tmifpe.core.options import parse
 from tmifpe.core.shown.formats import sheet_html, sheet_latex, sheet_markdown
 from tmifpe.core.stats import student, wilson
+from tmifpe.run.evidence.flag import Flag
 from tmifpe.run.evidence.repair import Repair
 from tmifpe.run.evidence.spot_check import SpotCheck
 from tmifpe.run.evidence.transfer import Transfer
@@ -31,24 +32,6 @@ from tmifpe.run.shown.sheets import result_sheets
 from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.run.verify import Transferred
 from tmifpe.version import __version__
-
-
-@dataclass(frozen=True)
-class Flag:
-    """A reason to doubt the number: what was seen, and what to do about it.
-
-    Options are in backticks, with their Python names; `on_command_line` turns them into options of the command.
-
-    >>> Flag("randomised", "...", 'Try `loss="tmifpe"`, `batch_size=8` and more `steps`.').on_command_line().advice
-    'Try --loss tmifpe, --batch-size 8 and more --steps.'
-    """
-
-    name: str
-    seen: str
-    advice: str
-
-    def on_command_line(self) -> Flag:
-        return Flag(self.name, as_options(self.seen), as_options(self.advice))
 
 
 @dataclass(frozen=True)
@@ -217,7 +200,7 @@ class Result:
     @property
     def spent(self) -> Tally:
         """All passes: of the attack, of checks and of repairs."""
-        return sum((Tally(one.forwards, one.backwards) for one in self.repairs), self.tally + self.checked)
+        return sum((one.tally for one in self.repairs), self.tally + self.checked)
 
     @property
     def checked(self) -> Tally:

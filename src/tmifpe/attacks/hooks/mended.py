@@ -1,8 +1,8 @@
 """A backward pass that nothing in the model cuts, turns or drowns: the forward pass stays as it is.
 
-Three repairs that know nothing of the model but how it is written. Functions without a slope (`round`, `sign`) get the
-identity on the way back; `detach`, `no_grad` and hooks on gradients are passed over. And the gradient may be that of the
-*core*: of the modules between the last one that is given something like the image and the last one that returns
+Repairs that know nothing of the model but how it is written. Functions without a slope (`round`, `sign`) get the
+identity on the way back; `detach`, `no_grad` and hooks on gradients are passed over. And the gradient may be that of
+the *core*: of the modules between the last one that is given something like the image and the last one that returns
 something like the logits. What comes before, a quantisation or noise, and after, a vote or a rounding, is the identity
 on the way back, wherever in the code it is.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 __all__ = ["Core", "MendedQueries", "find_core"]
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -26,7 +27,10 @@ from tmifpe.attacks.loop.queries import Evaluated, Objective, Queries
 from tmifpe.core import numerics
 from tmifpe.losses.loss import as_values
 
-_FLAT = frozenset({"round", "floor", "ceil", "trunc", "fix", "sign", "sgn", "heaviside", "fake_quantize_per_tensor_affine"})
+_FLAT = frozenset(
+    {"round", "floor", "ceil", "trunc", "fix", "sign", "sgn", "heaviside", "fake_quantize_per_tensor_affine"}
+)
+_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 _LIKE = 0.6
 """How much of an image must be left in what a module is given, as a correlation."""
 _AGREE = 0.8
@@ -97,7 +101,7 @@ class MendedQueries(Queries):
         with ExitStack() as stack:
             begin, end = (self._module(name) for name in core)
             stack.callback(begin.register_forward_pre_hook(lambda _, args: (_given(args[0], leaf), *args[1:])).remove)
-            stack.callback(end.register_forward_hook(lambda m, args, out: got.append(out)).remove)  # noqa: ARG005
+            stack.callback(end.register_forward_hook(_kept_in(got)).remove)
             stack.enter_context(through_identity(self.model, self.straight_through))
             stack.enter_context(_Uncut())
             stack.enter_context(_smoothed(smooth))
@@ -113,11 +117,9 @@ class MendedQueries(Queries):
                 self._ask(x.detach())
             finally:
                 hook.remove()
-        logits: list[Tensor] = []
         within = tuple(one.removeprefix(f"{name}.") for one in self.straight_through if one.startswith(f"{name}."))
         with through_identity(module, within), _Uncut(), _smoothed(smooth):
-            for args in given:
-                logits.append(module(_given(args[0], leaf), *args[1:]))
+            logits = [module(_given(args[0], leaf), *args[1:]) for args in given]
         self.tally.forwards += len(x)
         return torch.stack(logits).mean(dim=0)
 
@@ -157,6 +159,13 @@ def find_core(queries: Queries, x: Tensor) -> Core | None:
     return Core(whole[-1], whole[-1]) if whole else Core(begins[-1], named[-1])
 
 
+def _kept_in(got: list[Tensor]) -> Callable[[nn.Module, Any, Tensor], None]:
+    def hook(_: nn.Module, args: Any, out: Tensor) -> None:  # noqa: ARG001
+        got.append(out)
+
+    return hook
+
+
 def _given(given: Tensor, leaf: Tensor) -> Tensor:
     return given.detach() + leaf.to(given.dtype)
 
@@ -181,13 +190,11 @@ def _smoothed(smooth: Tensor | None) -> Any:
 def _without_backward_hooks(model: object) -> Iterator[None]:
     """Within, no module of the model has a backward hook."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    kept = [(module, module._backward_hooks, module._backward_pre_hooks) for module in modules]
+    kept = [(vars(module), {name: vars(module)[name] for name in _HOOKS}) for module in modules]
     try:
-        for module, *_ in kept:
-            module._backward_hooks, module._backward_pre_hooks = type(module._backward_hooks)(), type(
-                module._backward_pre_hooks
-            )()
+        for known, _ in kept:
+            known.update({name: OrderedDict() for name in _HOOKS})
         yield
     finally:
-        for module, hooks, before in kept:
-            module._backward_hooks, module._backward_pre_hooks = hooks, before
+        for known, hooks in kept:
+            known.update(hooks)

@@ -16,8 +16,8 @@ from tmifpe.attacks.hooks.layer_gradient import LayerGradient
 from tmifpe.core.numerics import pull_back
 
 STEPS = (0.003, 0.01, 0.03)
-"""Of the deviation of a row's inputs: how far off the gradient is taken again. All inputs move alike, so that ties in max
-pooling stay ties; up and down, since a rectifier wakes in one of the two only; several, since waves come round."""
+"""Of the deviation of a row's inputs: how far off the gradient is taken again. All inputs move alike, so that ties in
+max pooling stay ties; up and down, since a rectifier wakes in one of the two only; several, since waves come round."""
 _STRAIGHT = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Flatten, nn.Unflatten, nn.Identity, nn.AvgPool2d)
 """Their gradient is the same everywhere."""
 

@@ -1,6 +1,6 @@
-"""Where gradients mislead, `full` goes on with the survivors: by a mended gradient, a smoothed one, an estimated one, and
-by none. The cheapest first; each first on those nearest to the boundary, and on the others as long as that pays. What
-they claim is read again by the model itself, like every claim."""
+"""Where gradients mislead, `full` goes on with the survivors: by a mended gradient, a smoothed one, an estimated one,
+and by none. The cheapest first; each first on those nearest to the boundary, and on the others as long as that pays.
+What they claim is read again by the model itself, like every claim."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ __all__ = ["Repairs", "probe", "repair"]
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from tmifpe.attacks import PGD, Attack, Loop, Queries, Square, Verdicts
 from tmifpe.attacks.hooks.layers import Layers
-from tmifpe.attacks.hooks.mended import MendedQueries, find_core
+from tmifpe.attacks.hooks.mended import Core, MendedQueries, find_core
 from tmifpe.attacks.loop.estimated import EstimatedQueries, SmoothedQueries
 from tmifpe.attacks.loop.frozen import preserved_state
 from tmifpe.attacks.loop.queries import Tally, TransferQueries
@@ -139,7 +140,7 @@ def _ways(job: Job, outcomes: Outcomes, layers: Layers) -> Sequence[_Way]:
         passed = tuple(dict.fromkeys((*job.prepared.straight_through, *dead)))
         return MendedQueries(model, job.prepared.dtype, straight_through=passed, core=found if core else None)
 
-    common = {"model": model, "dtype": job.prepared.dtype, "threat": threat, "seed": job.seed}
+    common: dict[str, Any] = {"model": model, "dtype": job.prepared.dtype, "threat": threat, "seed": job.seed}
     x = _images(job, _nearest(outcomes)[spread(int(outcomes.robust.sum()), _LOOKED_AT)])
     dead = _shape_keeping(job, layers, x)
     found = _core(job, x)
@@ -148,14 +149,16 @@ def _ways(job: Job, outcomes: Outcomes, layers: Layers) -> Sequence[_Way]:
         ways.insert(0, led(f"the gradient of its core ({_named(found)})", full, mended(core=True)))
     ways.append(led("a smoothed gradient", short, SmoothedQueries(**common, source=_asked(job))))
     if found is not None:
-        ways.append(led("the smoothed gradient of its core", short, SmoothedQueries(**common, source=mended(core=True))))
+        ways.append(
+            led("the smoothed gradient of its core", short, SmoothedQueries(**common, source=mended(core=True)))
+        )
     ways.append(replace(led("an estimated gradient", short, EstimatedQueries(**common)), dear=True))
     if threat.norm in _SQUARES:
         ways.append(_Way(f"Square with {_SQUARE} queries", Square(queries=_SQUARE), _asked(job), dear=True))
     return ways
 
 
-def _named(core: tuple[str, str]) -> str:
+def _named(core: Core) -> str:
     return core[0] if core[0] == core[1] else f"{core[0]} to {core[1]}"
 
 
@@ -167,7 +170,7 @@ def _images(job: Job, positions: NDArray[np.int64]) -> Tensor:
     return fetch_rows(job, positions.tolist())[0]
 
 
-def _core(job: Job, x: Tensor) -> tuple[str, str] | None:
+def _core(job: Job, x: Tensor) -> Core | None:
     try:
         with preserved_state(job.prepared.model, job.prepared.device):
             return find_core(_asked(job), x)
@@ -216,9 +219,7 @@ def _try(job: Job, way: _Way, left: NDArray[np.int64], found: Repairs, tick: Cal
     found.done.append(Repair(way.name, tried, *spent, time.perf_counter() - began, tuple(rows)))
 
 
-def _attack(
-    job: Job, way: _Way, some: NDArray[np.int64], found: Repairs, tick: Callable[[], None]
-) -> list[Broken]:
+def _attack(job: Job, way: _Way, some: NDArray[np.int64], found: Repairs, tick: Callable[[], None]) -> list[Broken]:
     rows: list[Broken] = []
     model, device = job.prepared.model, job.prepared.device
     for begin in range(0, len(some), job.batch_size):

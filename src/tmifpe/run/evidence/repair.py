@@ -7,14 +7,16 @@ __all__ = ["Repair", "repaired"]
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from tmifpe.attacks.loop.queries import Tally
 from tmifpe.run.outcomes import Outcomes
 
 
-class Broken(NamedTuple):
+@dataclass(frozen=True)
+class Broken:
     """The columns of an example that a repair broke, as in `Outcomes`."""
 
     index: int
@@ -28,7 +30,7 @@ class Broken(NamedTuple):
 
 @dataclass(frozen=True)
 class Repair:
-    """One way, tried on `examples` survivors; every example in `rows` was broken, and read again by the model itself."""
+    """One way, tried on `examples` survivors; those in `rows` were broken, and read again by the model itself."""
 
     name: str
     examples: int
@@ -42,6 +44,10 @@ class Repair:
         return len(self.rows)
 
     @property
+    def tally(self) -> Tally:
+        return Tally(self.forwards, self.backwards)
+
+    @property
     def indices(self) -> tuple[int, ...]:
         return tuple(row.index for row in self.rows)
 
@@ -50,7 +56,7 @@ class Repair:
 
     def to_json(self) -> dict[str, Any]:
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return plain | {"broken": self.broken, "rows": [row._asdict() for row in self.rows]}
+        return plain | {"broken": self.broken, "rows": [dataclasses.asdict(row) for row in self.rows]}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Repair:
@@ -92,7 +98,7 @@ def repaired(outcomes: Outcomes, repairs: Sequence[Repair], stage: int, eps: flo
             row = place.get(broken.index)
             if row is None:  # of a part of the run
                 continue
-            for name, value in broken._asdict().items():
+            for name, value in dataclasses.asdict(broken).items():
                 table.arrays[name][row] = value
             table.fooled[row], table.stage[row], table.part[row] = True, stage, number
             table.broken_at[row], table.withstood[row] = eps, max(0.0, float(_below(table.withstood[row], eps)))

@@ -84,7 +84,9 @@ def stages_sheet(result: Result) -> Sheet:
     ]
     note = f"Broken by part: {', '.join(parts)}." if parts else ""
     spent, checked = result.spent, result.checked
-    total = f"In all {result.seconds + result.check_seconds:.1f} s, {spent.forwards} forwards, {spent.backwards} backwards"
+    total = (
+        f"In all {result.seconds + result.check_seconds:.1f} s, {spent.forwards} forwards, {spent.backwards} backwards"
+    )
     checks = f", of which {checked.forwards} and {checked.backwards} for checks" if result.check_forwards else ""
     cut = f" Left out of the checks: {'; '.join(result.checks_cut)}." if result.checks_cut else ""
     return Sheet("Stages", head, tuple(rows), f"{note} {total}{checks}.{cut}".strip())
