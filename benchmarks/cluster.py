@@ -44,7 +44,7 @@ THREAT = tmifpe.Threat("linf", 2 / 255)
 def sources(shared: str, examples: int) -> tuple[tmifpe.Classifier, tmifpe.Data]:
     mean, std = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
     model = tmifpe.load_model(f"{shared}/models/cifar10_resnet4b.onnx", mean=mean, std=std)
-    return model, tmifpe.load_data(f"cifar10:{shared}/data/cifar10", limit=examples)
+    return model, tmifpe.load_data(f"npz:{shared}/data/cifar10/test_first_846.npz", limit=examples)
 
 
 def bare_loop(pipe: Connection, shared: str) -> None:
@@ -109,7 +109,7 @@ def speedup(options: argparse.Namespace, kept: list[dict[str, Any]]) -> None:
         store = stack.enter_context(tempfile.TemporaryDirectory())
         loops = stack.enter_context(Loops(options.shared))
         model, data = sources(options.shared, 2 * EACH)
-        half = tmifpe.load_data(f"cifar10:{options.shared}/data/cifar10", limit=EACH)
+        half = tmifpe.load_data(f"npz:{options.shared}/data/cifar10/test_first_846.npz", limit=EACH)
         shared = {"mode": "strongest", "batch_size": SHARD, "shard_size": SHARD, "checks": False}
         if "ray" in options.engines:
             stack.enter_context(ray_cluster(workers=2))

@@ -72,7 +72,7 @@ def tiny(options: argparse.Namespace):
 def residual(options: argparse.Namespace):
     mean, std = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
     model = tmifpe.load_model(str(options.weights_dir / "cifar10_resnet4b.onnx"), mean=mean, std=std).module
-    return model, *tmifpe.load_data(f"cifar10:{options.data_dir / 'cifar10'}").fetch(range(846)), 2 / 255
+    return model, *tmifpe.load_data(f"npz:{options.data_dir / 'cifar10/test_first_846.npz'}").fetch(range(846)), 2 / 255
 
 
 MODELS = {"mnist-fast": tiny, "cifar10_resnet4b": residual}

@@ -103,16 +103,20 @@ LINES = {
 
 
 def load(line: Line, shared: Path) -> tuple[tmifpe.Classifier, Any]:
+    data = shared / "data" / line.data
+    source = f"npz:{data / 'test_first_846.npz'}" if line.data == "cifar10" else f"{line.data}:{data}"
+    return load_model(line, shared), tmifpe.load_data(source, limit=line.limit)
+
+
+def load_model(line: Line, shared: Path) -> tmifpe.Classifier:
     models = shared / "models"
     if line.model == "resnet18":
         script = ROOT / "benchmarks" / "resnet18_cifar.py"
         found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-        model = tmifpe.load_model(f"{script}:resnet18", weights=found.stdout.strip())
-    elif line.weights is None:
-        model = tmifpe.load_model(str(models / line.model), **NORMALISE)
-    else:
-        model = tmifpe.load_model(line.model, weights=str(models / line.weights))
-    return model, tmifpe.load_data(f"{line.data}:{shared / 'data' / line.data}", limit=line.limit)
+        return tmifpe.load_model(f"{script}:resnet18", weights=found.stdout.strip())
+    if line.weights is None:
+        return tmifpe.load_model(str(models / line.model), **NORMALISE)
+    return tmifpe.load_model(line.model, weights=str(models / line.weights))
 
 
 def measure(options: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ BESIDE="$ALL,autoattack"
 MEAN=0.4914,0.4822,0.4465
 STD=0.2471,0.2435,0.2616
 MNIST="mnist:$SHARED/data/mnist"
-CIFAR="cifar10:$SHARED/data/cifar10"
+CIFAR="npz:$SHARED/data/cifar10/test_first_846.npz"
 
 measure() { # NAME COMMAND...
     name=$1

@@ -29,7 +29,6 @@ from tmifpe.evaluation import prepare
 from tmifpe.run.result import Result
 
 typer.testing._get_command = cache(typer.main.get_command)  # to build it takes as long as a short command
-os.environ.setdefault("TMIFPE_TUNE", "off")  # what is chosen by timing differs in last digits from run to run
 
 # The same cases on every machine and in every order of the tests, unless new ones are searched for (`make fuzz`).
 # Hypothesis would mix in the constants of whatever modules have been imported by then.

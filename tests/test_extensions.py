@@ -246,6 +246,8 @@ def test_an_edited_file_is_another_run(folder: Path) -> None:
         "48",
         "--eps",
         "0.2",
+        "--attack",
+        "paper",
         "--steps",
         "8",
         "--loss",

@@ -22,7 +22,6 @@ from tmifpe import PGD, Threat, evaluate
 from tmifpe.attacks.loop import Loop, Problem
 from tmifpe.attacks.loop.parts import FEWEST, PartedQueries
 from tmifpe.attacks.loop.queries import Queries
-from tmifpe.attacks.loop.reach import Reach
 from tmifpe.core.errors import InputError
 from tmifpe.data import as_data
 from tmifpe.engines.parcel import Order
@@ -487,10 +486,23 @@ def test_tuned_and_untuned_agree(robust_digits: tuple[nn.Module, Tensor, Tensor]
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.parametrize("tuning", [Tuning(), Tuning(folded=True), Tuning(folded=True, parts=2, threads=1)], ids=str)
+def test_stage_costs_add_up_at_several_radii_on_a_copy_too(tuning: Tuning, monkeypatch: pytest.MonkeyPatch):
+    """Two forms of queries count into one list."""
+    monkeypatch.setattr(prepare, "choose", lambda *_, **__: tuning)
+    attack, model = "+".join(["pgd(steps=2)", "gama(steps=2)", "apgd(steps=2)"]), network()
+    asked = {"tune": "full", "checks": False, "batch_size": 8}
+    found = evaluate(model, data(), Threat("linf", 0.02), attack, radii=[0.005, 0.01], **asked)
+    assert found.robust > 0, "every stage has something to attack at every radius"
+    assert len(found.stages) == 3
+    assert sum(stage.forwards for stage in found.stages) + len(data()[0]) == found.tally.forwards
+    assert sum(stage.backwards for stage in found.stages) == found.tally.backwards
+    assert sum(stage.broken for stage in found.stages) == found.broken
+
+
 def test_the_choice_is_recorded_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     chosen = Tuning(channels_last=True, folded=True, batch_size=4, gain=1.5, seconds=0.25)
     monkeypatch.setattr(prepare, "choose", lambda *_, **__: chosen)
-    chosen = dataclasses.replace(chosen, reach=Reach().times)  # which is not for `choose` to say
     asked: dict[str, Any] = {"store": tmp_path, "shard_size": 8, "batch_size": 2, "tune": "auto"}
 
     def stop(step: Any) -> None:
@@ -508,10 +520,10 @@ def test_the_choice_is_recorded_and_kept(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.resumed == 8
     assert found.plan.tuning == chosen
     assert found.to_json()["tuning"] == dataclasses.asdict(chosen)
-    again = evaluate(network(), data(), Threat("linf", 0.05), PGD(steps=3), **asked | {"tune": "off"})
-    assert (again.resumed, again.plan.tuning, again.key) == (24, chosen, found.key)
     (run,) = tmifpe.Store(tmp_path).runs()
     assert run.plan.tuning == chosen
+    again = evaluate(network(), data(), Threat("linf", 0.05), PGD(steps=3), **asked | {"tune": "off"})
+    assert (again.resumed, again.plan.tuning) == (0, None)
 
 
 def test_off_and_array_jobs_choose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -519,7 +531,8 @@ def test_off_and_array_jobs_choose_nothing(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(prepare, "choose", lambda *given, **_: asked.append(given[4]))
     attack, threat = PGD(steps=1), Threat("linf", 0.05)
     evaluate(network(), data(), threat, attack, tune="off")
-    evaluate(network(), data(), threat, attack)  # as the environment says, which is off in tests
+    monkeypatch.setenv("TMIFPE_TUNE", "off")
+    evaluate(network(), data(), threat, attack)
     evaluate(network(), data(), threat, attack, tune="auto", shard="1/2", shard_size=8, store=tmp_path)
     assert asked == []
     evaluate(network(), data(), threat, attack, tune="auto")
@@ -536,9 +549,7 @@ def test_one_choice_serves_all_columns(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(prepare, "choose", once)
     row = tmifpe.compare(network(), data(), Threat("linf", 0.05), ["ce", "cw"], PGD(steps=1), tune="auto")
-    assert [runs[0].plan.tuning for runs in row.results.values()] == 2 * [
-        dataclasses.replace(asked[0], reach=Reach().times)
-    ]
+    assert [runs[0].plan.tuning for runs in row.results.values()] == 2 * asked
 
 
 def test_workers_are_told():
@@ -622,4 +633,3 @@ def test_a_choice_in_words():
         "channels last, layers folded, compiled, attack in bf16, 2 threads, batches of 64: 1.25 times as fast"
     )
     assert str(Tuning(parts=2, threads=1, gain=2)) == "rows in 2 parts: 2.00 times as fast"
-    assert str(Tuning(reach=5.0)) == "as it is; rows out of reach leave early"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, TypedDict
 from torch import Tensor
 
 from tmifpe.attacks.ascent import Ascent, AscentState
+from tmifpe.attacks.loop.early_exit import linear_gain
 from tmifpe.attacks.loop.queries import Objective
-from tmifpe.attacks.loop.reach import linear_gain
 from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core.errors import InputError, shown
 from tmifpe.losses import AnyLoss, get_loss, spelling
@@ -61,7 +61,7 @@ class PGD(Ascent):
         return lambda logits: loss(logits, problem.labels, problem.targets)
 
     @property
-    def may_leave(self) -> bool:
+    def may_stop_early(self) -> bool:
         return self.restarts == 1  # another would begin elsewhere, whatever this one can still reach
 
     def gain(self, problem: Problem, state: AscentState, grad: Tensor) -> Tensor:

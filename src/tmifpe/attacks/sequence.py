@@ -13,8 +13,8 @@ import torch
 
 from tmifpe.attacks.attack import Attack, Budget
 from tmifpe.attacks.loop import Loop, Verdicts
+from tmifpe.attacks.loop.early_exit import EarlyExit, Exit
 from tmifpe.attacks.loop.queries import Queries, StageCost
-from tmifpe.attacks.loop.reach import Reach
 from tmifpe.attacks.loop.rows import Problem
 from tmifpe.attacks.near import Near
 from tmifpe.core.errors import InputError, shown
@@ -84,7 +84,9 @@ class Sequence(Attack):
             def told(done: int, more: int, last: bool = last, broken: int = broken) -> None:
                 loop.tick(broken + (done if last else more), broken + more)
 
-            found = _counted(stage, part, queries, replace(loop, tick=told, reach=self._reach(loop.reach, number)))
+            near = isinstance(stage, Near)
+            early_exit = None if near else self._early_exit(loop.early_exit, number)
+            found = _counted(stage, part, queries, replace(loop, tick=told, early_exit=early_exit))
             found.stage = torch.where(found.fooled, number, -1)
             if total is None:
                 total = found
@@ -92,15 +94,17 @@ class Sequence(Attack):
                 apart = (found.margin - total.margin[rows]).abs().to(spread)
                 spread[rows] = torch.where(found.margin > -torch.inf, apart, spread[rows])
                 before = total.take(rows)
+                if near:  # had it stopped, it would not have come so near
+                    before.exit[found.fooled & (before.exit == Exit.CHECKED)] = Exit.WRONG
                 total.put(rows, before.followed_by(found, found.fooled | (found.margin > before.margin)))
             rows = rows[~found.fooled]
         assert total is not None  # noqa: S101 - there is at least one stage, and a problem has rows
         return total
 
-    def _reach(self, reach: Reach | None, number: int) -> Reach | None:
-        """For the stage of that number: a row that later ones would attack for being near must get the chance to be."""
+    def _early_exit(self, rule: EarlyExit | None, number: int) -> EarlyExit | None:
+        """For the stage of that number: what a later one would attack for being near must get the chance to be."""
         later = [stage.share for stage in self.attacks[number + 1 :] if isinstance(stage, Near)]
-        return replace(reach, level=max(later)) if reach is not None and later else reach
+        return replace(rule, level=max(rule.level, *later)) if rule is not None and later else rule
 
 
 def as_attack(attacks: Iterable[Attack]) -> Attack:

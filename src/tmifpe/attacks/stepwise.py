@@ -53,9 +53,9 @@ class Stepwise(Attack):
         return None
 
     @property
-    def may_leave(self) -> bool:
-        """Whether rows may leave before their last step where they cannot get to the boundary by then (`Reach`); the
-        loop then asks for `gain`."""
+    def may_stop_early(self) -> bool:
+        """Whether rows may stop before their last step where they cannot get to the boundary (`EarlyExit`); the loop
+        then asks for `gain`."""
         return False
 
     def gain(self, problem: Problem, state: Any, grad: Tensor) -> Tensor:

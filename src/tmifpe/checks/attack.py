@@ -3,7 +3,7 @@ that can be read off the outcomes, and those that need another look at some surv
 
 from __future__ import annotations
 
-__all__ = ["check_monotone", "check_survivors"]
+__all__ = ["check_early_exit", "check_monotone", "check_survivors"]
 
 import dataclasses
 import itertools
@@ -221,6 +221,12 @@ def _short(attack: Stepwise, steps: int) -> Stepwise:
     values = {"steps": steps, "restarts": 1, "random_start": False}
     known = {field.name for field in dataclasses.fields(cast(Any, attack))}
     return dataclasses.replace(cast(Any, attack), **{name: v for name, v in values.items() if name in known})
+
+
+def check_early_exit(result: Result) -> Iterator[Flag]:
+    """Was early exit wrong for an example that was checked?"""
+    if result.plan.failed_exits is not None:
+        yield flag("early-exit-wrong", f"{result.early_exits}.")
 
 
 def check_monotone(results: Sequence[Result]) -> list[Flag]:

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tmifpe.checks.advice import Ran, advised
 from tmifpe.checks.allowance import Allowance
-from tmifpe.checks.attack import check_survivors
+from tmifpe.checks.attack import check_early_exit, check_survivors
 from tmifpe.checks.model import ModelChecks
 from tmifpe.checks.redraw import redraw
 from tmifpe.checks.survivors import SecondAttacks, alarms
@@ -38,7 +39,7 @@ class Checks:
         self.evidence = self.known = Evidence()
         self.notes: tuple[str, ...] = ()
         self.forwards = 0
-        self.robust = np.zeros(repeats, dtype=np.int64)
+        self._robust: dict[int, NDArray[np.int64]] = {}
 
     def recall(self, finished: dict[str, Any] | None) -> None:
         """Reuse the flags of a finished run, as its JSON has them, if the same checks were requested."""
@@ -57,7 +58,7 @@ class Checks:
         """Read the points of a finished shard again, if more than one draw is wanted."""
         if self.repeats > 1 and result.adv is not None:
             robust, forwards = redraw(job, result.shard, result.outcomes, result.adv, self.repeats)
-            self.robust += robust
+            self._robust[result.shard] = robust
             self.forwards += forwards
 
     def after(self, job: Job, result: Result, tick: Callable[[], None]) -> None:
@@ -68,7 +69,7 @@ class Checks:
         if self.checks:
             allowance = Allowance.of(result.tally.forwards, len(result.outcomes))
             treated = job.eot > 1 and self.repeats > 1
-            flags += check_units(job)
+            flags += [*check_units(job), *check_early_exit(result)]
             said, layers = self.model.flags(job, result.outcomes, allowance, treated)
             flags += [*said, *check_survivors(job, result.outcomes, allowance)]
             self.evidence, self.notes = Evidence(layers.found), (layers.note,) if layers.note else ()
@@ -86,4 +87,4 @@ class Checks:
 
     def repeated(self, n: int) -> tuple[float, ...]:
         """The robust accuracy in each draw."""
-        return tuple((self.robust / n).tolist()) if self.repeats > 1 and n else ()
+        return tuple((np.sum(list(self._robust.values()), axis=0) / n).tolist()) if self.repeats > 1 and n else ()

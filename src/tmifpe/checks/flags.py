@@ -160,6 +160,11 @@ _add(
 
 # The attack, examined after it.
 _add(
+    "early-exit-wrong",
+    "early exit was wrong for an example that was checked, and is off for this run",
+    "The number stands: every example was attacked to the end. `early_exit=False` saves the first try.",
+)
+_add(
     "zero-gradients",
     "the gradient was exactly zero while attacking examples that survived",
     'Those survivors were not attacked: run the default, `attack="full"`, whose loss, T-MIFPE, never underflows; if '

@@ -118,6 +118,7 @@ def rows_from(options: RowOptions) -> dict[str, Any]:
         "precision": options.precision,
         "eot": options.eot,
         "batch_size": batch_size_from(options.batch_size),
+        "early_exit": options.early_exit,
         "tune": options.tune,
         "shard_size": options.shard_size,
         "straight_through": options.straight_through,

@@ -76,6 +76,7 @@ class Order:
     certify: bool
     radii: tuple[float, ...]
     tuning: Tuning | None
+    stops_early: bool
 
     @classmethod
     def of(cls, job: Job) -> Order:
@@ -93,6 +94,7 @@ class Order:
             certify=job.certify,
             radii=job.radii,
             tuning=job.tuning,
+            stops_early=job.stops_early,
         )
 
     def attack(self) -> Attack:
@@ -135,6 +137,8 @@ class Task:
             keeps_batches=order.keeps_batches,
             certify=order.certify,
             radii=order.radii,
+            tuning=order.tuning,
+            stops_early=order.stops_early,
         )
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tmifpe.attacks import Attack, attack_spelling
-from tmifpe.attacks.loop.reach import Reach
+from tmifpe.attacks.loop.queries import Tally
 from tmifpe.attacks.sequence import fitting
 from tmifpe.certificates.certifier import METHOD, Certifier
 from tmifpe.checks.checks import Checks
@@ -39,7 +39,7 @@ from tmifpe.models.check import resizing_note
 from tmifpe.norms import NORMS
 from tmifpe.run.bar import AnyProgress, reported
 from tmifpe.run.clean import CleanLogits
-from tmifpe.run.cut.part import parse_part
+from tmifpe.run.cut.part import RunPart, parse_part
 from tmifpe.run.cut.plan import make_plan
 from tmifpe.run.evidence.spot_check import as_spot_check
 from tmifpe.run.prepared_model import PreparedModel, prepare_model
@@ -51,7 +51,7 @@ from tmifpe.run.second_opinion import second_opinion
 from tmifpe.run.shard import Job, ShardFailure
 from tmifpe.run.shown.progress import Progress, budget_of
 from tmifpe.run.shown.sheets import stage_name
-from tmifpe.run.spec import Plan, RunSpec
+from tmifpe.run.spec import FailedExits, Plan, RunSpec
 from tmifpe.run.tune.choose import choose
 from tmifpe.run.tune.executor import tuned, using_threads
 from tmifpe.run.tune.tuning import Tuning
@@ -83,7 +83,7 @@ def prepare(model: Model | Classifier, data: Any, threat: Threat, request: Reque
             _try_certificate(prepared, source, threat)
         led = stack.enter_context(source_model(request.from_model, prepared, source))
         engine = stack.enter_context(_engine(network, classifier, prepared, request))
-        yield Prepared(network, classifier, source, threat, request, prepared, second, notes, led, engine)
+        yield Prepared(network, classifier, source, threat, request, prepared, second, (*notes, *prepared.notes), led, engine)
 
 
 @dataclass
@@ -144,6 +144,7 @@ class Prepared:
             certify=request.certify,
             radii=self.radii,
             clean=self.clean,
+            stops_early=request.early_exit,
         )
         with reported(progress or request.progress, title or spec.model) as told:
             found = self._run(spec, job, plan, recorder or NoRecorder(), told, after)
@@ -206,15 +207,16 @@ class Prepared:
                 plan = replace(plan, tuning=chosen)
                 recorder.replan(plan)
             job = self._as_planned(job, plan)
-            with using_threads(job.tuning.threads if job.tuning and isinstance(self.engine, Local) else None):
-                for result in self.engine.map(job, plan, total.missing(part), total.tick, len(total.shards)):
-                    if isinstance(result, ShardFailure):
-                        recorder.fail(result)
-                        total.failures.append(result)
-                        continue
-                    recorder.save(result)
-                    total.add(result)
-                    checks.shard(job, result)
+            if plan.failed_exits is None:
+                self._compute(job, plan, total, part, recorder, checks)
+                plan = self._judge_exits(plan, total, recorder)
+            if (failed := plan.failed_exits) is not None:  # now, or before this run was resumed
+                again = total.stopped_early()
+                recorder.discard(again)
+                total.discard(again)
+                total.thrown_away = Tally(failed.forwards, failed.backwards)
+                total.expect(total.missing(part))
+                self._compute(replace(job, stops_early=False), plan, total, part, recorder, checks)
             missing = sum(len(plan.positions(shard)) for shard in total.missing(part))
             if not missing and part is None and not total.outcomes.counted.any():
                 raise InputError(
@@ -231,7 +233,7 @@ class Prepared:
                 seconds,
                 resumed,
                 adv=adv,
-                stages=tuple(total.stages or ()),
+                stages=tuple(total.stages),
                 notes=notes,
                 missing=missing,
                 failures=tuple(sorted(total.failures, key=lambda failure: failure.shard)),
@@ -262,6 +264,32 @@ class Prepared:
         finally:
             recorder.close()
 
+    def _compute(
+        self, job: Job, plan: Plan, total: Total, part: RunPart | None, recorder: Recorder, checks: Checks
+    ) -> None:
+        """The shards that are missing."""
+        with using_threads(job.tuning.threads if job.tuning and isinstance(self.engine, Local) else None):
+            for result in self.engine.map(job, plan, total.missing(part), total.tick, len(total.shards)):
+                if isinstance(result, ShardFailure):
+                    recorder.fail(result)
+                    total.failures.append(result)
+                    continue
+                recorder.save(result)
+                total.add(result)
+                checks.shard(job, result)
+
+    @staticmethod
+    def _judge_exits(plan: Plan, total: Total, recorder: Recorder) -> Plan:
+        """Once all shards are there: with the reason why early exit is off for this run, if it was wrong for one of the
+        examples that were checked. Not before, so that engine and order do not matter."""
+        checked, wrong = total.exits()
+        if total.missing() or not wrong:
+            return plan
+        lost = sum((total.tallies[shard] for shard in total.stopped_early()), Tally())
+        failed = replace(plan, failed_exits=FailedExits(checked, wrong, lost.forwards, lost.backwards))
+        recorder.replan(failed)
+        return failed
+
     def _chosen(self, job: Job, plan: Plan) -> Tuning | None:
         """How to run the model, unless that is known. An array job measures nothing: its sisters would choose anew."""
         mode = str(self.request.tune)
@@ -272,8 +300,7 @@ class Prepared:
             if mode == "full" or self.request.shard is None:
                 grows = self.request.batch_size is None and not job.keeps_batches
                 chosen = choose(self.model, self.data, plan, job.attack, mode, here=here, grows=grows)
-            # That rows may leave early is not a matter of measuring, and holds wherever a part of the run is computed.
-            self.tuning = replace(chosen or Tuning(), reach=Reach().times)
+            self.tuning = chosen or Tuning()
         return self.tuning
 
     def _as_planned(self, job: Job, plan: Plan) -> Job:
@@ -324,6 +351,8 @@ class Prepared:
             total=getattr(data, "total", len(data)),
             straight_through=self.model.straight_through,
             radii=self.radii,
+            early_exit=request.early_exit,
+            tune=str(request.tune),
         )
 
     def _identified(self, spec: RunSpec, plan: Plan, recorder: Recorder) -> RunSpec:

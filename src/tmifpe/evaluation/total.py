@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["Total"]
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 import numpy as np
 import torch
@@ -38,13 +39,23 @@ class Total:
         self.outcomes.marks[:] = Mark.LEFT_OUT  # until its shard is there, an example is not counted
         self.adv: dict[int, Tensor] = {}
         self.shards: set[int] = set()
+        self.tallies: dict[int, Tally] = {}
+        self.thrown_away = Tally()
+        """What shards cost that were computed anew."""
         self.failures: list[ShardFailure] = []
-        self.tally = Tally()
         self.done = self.robust = 0
         self.seconds = 0.0
         self.notes: set[str] = set()
-        self.stages: list[StageCost] | None = []
-        """None as soon as a shard does not tell: 0.1.0 did not."""
+        self.staged: dict[int, tuple[StageCost, ...]] = {}
+
+    @property
+    def tally(self) -> Tally:
+        return sum(self.tallies.values(), self.thrown_away)
+
+    @property
+    def stages(self) -> list[StageCost]:
+        """Stage by stage; later stages may have had nothing left to attack in a shard."""
+        return reduce(added_costs, self.staged.values(), [])
 
     def missing(self, part: RunPart | None = None) -> list[int]:
         """The shards that are not there yet; of a part of the run, if one is given."""
@@ -64,8 +75,7 @@ class Total:
         self.outcomes.put(self.plan.positions(shard.shard), shard.outcomes)
         self.seconds += shard.seconds
         self.notes |= shard.notes
-        self.tally = self.tally + shard.tally
-        self.stages = _added(self.stages, shard)
+        self.tallies[shard.shard], self.staged[shard.shard] = shard.tally, shard.stages
         self.done += len(shard.outcomes)
         self.computed += len(shard.outcomes)
         self.spent += shard.tally.forwards
@@ -74,6 +84,31 @@ class Total:
         if self.keep_adv and shard.adv is not None:
             self.adv[shard.shard] = shard.adv.cpu()
         self.show()
+
+    def exits(self) -> tuple[int, int]:
+        """How many examples would have stopped early but were checked, and of how many that was wrong."""
+        return self.outcomes.marked(Mark.EXIT_CHECKED), self.outcomes.marked(Mark.EXIT_WRONG)
+
+    def stopped_early(self) -> list[int]:
+        """The shards with examples that stopped early."""
+        stopped = (self.outcomes.marks & Mark.STOPPED_EARLY) != 0
+        return [shard for shard in sorted(self.shards) if stopped[self._rows(shard)].any()]
+
+    def discard(self, shards: Sequence[int]) -> None:
+        """Forget the outcomes of these shards, which are computed anew."""
+        for shard in shards:
+            rows = self._rows(shard)
+            count = rows.stop - rows.start
+            self.done, self.robust = self.done - count, self.robust - int(self.outcomes.robust[rows].sum())
+            self.outcomes.put(self.plan.positions(shard), Outcomes.blank(count))
+            self.outcomes.marks[rows] = Mark.LEFT_OUT
+            self.adv.pop(shard, None)
+            self.shards.discard(shard)
+            del self.tallies[shard], self.staged[shard]
+
+    def _rows(self, shard: int) -> slice:
+        positions = self.plan.positions(shard)
+        return slice(positions.start, positions.stop)
 
     def expect(self, shards: Sequence[int]) -> None:
         """These are to be computed; what was added before came from a store."""
@@ -108,11 +143,3 @@ class Total:
 
     def joined_adv(self) -> Tensor | None:
         return torch.cat([self.adv[shard] for shard in sorted(self.adv)]) if self.adv else None
-
-
-def _added(stages: list[StageCost] | None, shard: ShardResult) -> list[StageCost] | None:
-    """The costs so far with those of one more shard, whose later stages may have had nothing left to attack."""
-    attacked = bool((shard.outcomes.correct & shard.outcomes.counted).any())
-    if stages is None or (attacked and not shard.stages):
-        return None
-    return added_costs(stages, shard.stages)

@@ -103,7 +103,8 @@ def measure_row(
     progress: Callable[[str, Progress], None] = lambda column, step: None,
     **options: Unpack[SharedOptions],
 ) -> MeasuredRow:
-    """One row under every column. `options` are those of `compare`: store, limit, device and the rest.
+    """One row under every column. `options` are those of `compare`: store, limit, device and the rest; every example
+    takes every step, as in the paper.
 
     Weights are looked for in `weights_dir` by file name or in the layout of RobustBench's zoo, or as an export
     named after the row; data in `data_dir/<dataset>`.
@@ -115,6 +116,7 @@ def measure_row(
     except Missing as missing:
         return MeasuredRow(row, needs=str(missing))
     threat = Threat(row.norm, row.eps)  # pyright: ignore[reportArgumentType]
+    options["early_exit"] = False
     result = compare(classifier, data, threat, columns, attack, seeds=seeds, progress=progress, **options)
     return MeasuredRow(row, result)
 

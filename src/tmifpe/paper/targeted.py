@@ -57,7 +57,7 @@ def targeted_rows(
     progress: Callable[[str, Progress], None] = lambda loss, step: None,
     **options: Unpack[SharedOptions],
 ) -> list[TargetedRow]:
-    """Every rule under every loss; `options` are those of `compare`."""
+    """Every rule under every loss; `options` are those of `compare`. Every example takes every step."""
     return [
         TargetedRow(
             classifier.name,
@@ -70,7 +70,7 @@ def targeted_rows(
                 attack,
                 seeds=(seed,),
                 progress=progress,
-                **cast("SharedOptions", options | {"targets": rule}),
+                **cast("SharedOptions", options | {"targets": rule, "early_exit": False}),
             ),
         )
         for rule in rules

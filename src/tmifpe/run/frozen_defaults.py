@@ -16,6 +16,8 @@ SPEC_FIELDS: Mapping[str, Any] = {
     "straight_through": (),
     "certify": "none",
     "radii": (),
+    "early_exit": False,
+    "tune": "off",
     "model_options": (),
 }
 """Fields that `RunSpec` gained after 0.1.0, with the value that their absence means."""

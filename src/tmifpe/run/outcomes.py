@@ -29,6 +29,12 @@ class Mark(IntFlag):
     """Broken in one precision and not in another."""
     RISING = 32
     """Not broken, but at the pace of the last tenth of its steps a fifth more steps would have been enough."""
+    STOPPED_EARLY = 64
+    """Predicted robust before it had taken all its steps (`EarlyExit`)."""
+    EXIT_CHECKED = 128
+    """Would have stopped early, and took all its steps as a check."""
+    EXIT_WRONG = 256
+    """Was broken by a step that early exit would have saved."""
 
 
 def _column(dtype: type[np.generic], blank: float = 0, absent: float | None = None) -> dict[str, Any]:
@@ -187,6 +193,10 @@ class Outcomes:
     @property
     def counted(self) -> NDArray[np.bool_]:
         return (self.marks & Mark.LEFT_OUT) == 0
+
+    def marked(self, mark: Mark) -> int:
+        """How many examples have this mark."""
+        return int(((self.marks & mark) != 0).sum())
 
     def __repr__(self) -> str:
         robust, broken = int(self.robust.sum()), int(self.fooled.sum())

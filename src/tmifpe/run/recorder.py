@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Keeper", "NoRecorder", "Recorder"]
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from tmifpe.run.result import Result
@@ -14,7 +14,8 @@ from tmifpe.run.spec import Plan, RunSpec
 
 class Recorder(Protocol):
     """Called in this order: settled, begin, key, recall, finished, replan if a tuning was chosen, save or fail for
-    every shard, end if no shard is missing; close in any case."""
+    every shard; replan and discard if early exit was wrong, and save again; end if no shard is missing; close in any
+    case."""
 
     def settled(self, spec: RunSpec, plan: Plan) -> RunSpec | None:
         """The spec, with its cut if it needs one, of a finished run of this request: the model then need not be
@@ -41,6 +42,10 @@ class Recorder(Protocol):
 
     def replan(self, plan: Plan) -> None:
         """Keep how the model is run from now on; before any shard is saved."""
+        ...
+
+    def discard(self, shards: Sequence[int]) -> None:
+        """Forget these shards, which are computed anew."""
         ...
 
     def save(self, result: ShardResult) -> None:
@@ -81,6 +86,8 @@ class NoRecorder:
         return None
 
     def replan(self, plan: Plan) -> None: ...
+
+    def discard(self, shards: Sequence[int]) -> None: ...
 
     def save(self, result: ShardResult) -> None: ...
 

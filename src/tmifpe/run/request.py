@@ -57,6 +57,9 @@ class SharedOptions(TypedDict, total=False):
     indices: Sequence[int] | None
     """Only these examples, by position in the data; or a mask, one truth value for every example."""
     batch_size: int | None
+    early_exit: bool
+    """Let examples stop early that the linear model predicts to be robust. Half of the examples are a check of that,
+    and one of these that breaks switches it off for the run. False: every example takes every step."""
     tune: Literal["auto", "off", "full"] | None
     """Look for a faster way to run the model: `auto` for at most 2 % of the run, `full` whatever it takes; without it
     the environment variable `TMIFPE_TUNE`, or `auto`."""
@@ -124,6 +127,7 @@ class Request:
     sample: int | None = None
     indices: Sequence[int] | None = None
     batch_size: int | None = None
+    early_exit: bool = True
     tune: str | None = None
     shard_size: int | None = None
     device: str | torch.device | None = None
@@ -168,6 +172,8 @@ class Request:
         if self.certify and self.targets is not None:
             raise InputError("certificates are for untargeted evaluations; leave out the targets or `certify`")
         object.__setattr__(self, "tune", tune_mode(self.tune))
+        if not isinstance(self.early_exit, bool):
+            raise InputError(f"early_exit must be true or false, got {shown(self.early_exit)}")
         self._check_engine()
 
     def _check_engine(self) -> None:
@@ -194,7 +200,9 @@ class Request:
         known = cls.__dataclass_fields__
         for name in (name for name in options if name not in known):
             if name in PGD.__dataclass_fields__:
-                raise InputError(f"{name} belongs to the attack, not to {verb}: attack=PGD({name}=...)")
+                of_full = verb != "compare" and name in ("loss", "steps", "restarts", "schedule")
+                made = f'attack="full({name}=...)"' if of_full else f"attack=PGD({name}=...)"
+                raise InputError(f"{name} belongs to the attack, not to {verb}: {made}")
             if name in ("mean", "std"):
                 raise InputError(f"{verb} takes no {name}; wrap the model: tmifpe.Normalize(model, mean, std)")
             raise did_you_mean(f"option of {verb}", name, {*known, "attack", *also})

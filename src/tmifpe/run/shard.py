@@ -14,9 +14,9 @@ from torch import Tensor
 
 from tmifpe.attacks import Attack, Loop, Verdicts
 from tmifpe.attacks.attack import check_box
+from tmifpe.attacks.loop.early_exit import EarlyExit
 from tmifpe.attacks.loop.frozen import preserved_state
 from tmifpe.attacks.loop.queries import Queries, StageCost, Tally
-from tmifpe.attacks.loop.reach import Reach
 from tmifpe.attacks.loop.rows import Problem
 from tmifpe.attacks.radius.several import run_radii
 from tmifpe.attacks.sequence import Sequence as Stages
@@ -34,6 +34,9 @@ from tmifpe.run.targets import choose_targets
 from tmifpe.run.tune.executor import followed
 from tmifpe.run.tune.tuning import Tuning
 from tmifpe.run.verify import disagree, verify
+
+_EXIT_MARKS = np.array([Mark.NONE, Mark.STOPPED_EARLY, Mark.EXIT_CHECKED, Mark.EXIT_CHECKED | Mark.EXIT_WRONG])
+"""By `Exit`."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +62,19 @@ class Job:
     """Shared by the runs of one model on the same data, so that the clean pass happens once."""
     tuning: Tuning | None = None
     """How the model is run; `prepared` has the copy for it, where this process computes."""
+    stops_early: bool = True
+    """Whether examples may stop early, predicted robust."""
     keeps_batches: bool = False
     """Whether the batch size is part of the question, as it is for a randomised model."""
 
     @property
-    def reach(self) -> Reach | None:
-        """Which rows may leave early: none where the gradients are noisy, coarse or not the model's own."""
-        prepared, times = self.prepared, self.tuning.reach if self.tuning else None
+    def early_exit(self) -> EarlyExit | None:
+        """Which examples stop early: none where the gradients are noisy, coarse or not the model's own, nor at L1 and
+        norms of others, where few would and of these too many wrongly (docs/early-exit.md)."""
+        prepared = self.prepared
         noisy = self.eot > 1 or self.keeps_batches or prepared.dtype not in (torch.float32, torch.float64)
-        return None if times is None or noisy or prepared.straight_through else Reach(times)
+        able = self.threat.norm in ("linf", "l2") and not noisy and not prepared.straight_through
+        return EarlyExit() if self.stops_early and able else None
 
 
 @dataclass
@@ -217,7 +224,7 @@ def _attack(
             job.mode,
             lambda claimed, these: verify(claimed, these, queries, job.batch_size),
             lambda done, broken: tick(closed + done, closed + broken),
-            job.reach,
+            job.early_exit,
         )
         stages = Stages(job.attack.stages)
         several = job.radii
@@ -249,6 +256,7 @@ def _note(outcomes: Outcomes, rows: NDArray[np.int64], part: Problem, verdicts: 
         np.where(verdicts.unusable.cpu().numpy() > 0, Mark.UNUSABLE_LOGITS, 0)
         | np.where(always, Mark.ZERO_GRADIENT, np.where(zero > 0, Mark.SOME_ZERO_GRADIENTS, 0))
         | np.where(rising, Mark.RISING, 0)
+        | _EXIT_MARKS[verdicts.exit.cpu().numpy()]
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["PRECISIONS", "Plan", "RunSpec", "get_precision"]
+__all__ = ["PRECISIONS", "FailedExits", "Plan", "RunSpec", "get_precision"]
 
 import dataclasses
 import hashlib
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tmifpe.attacks.catalogue import attack_title
+from tmifpe.attacks.catalogue import attack_title, is_named
 from tmifpe.core.errors import InputError, did_you_mean
 from tmifpe.core.numbers import MOST_SEED, whole_number
 from tmifpe.core.options import parse, split_list
@@ -68,6 +68,10 @@ class RunSpec:
     """How certificates are computed, or `none`: they are part of the outcomes."""
     radii: tuple[float, ...] = ()
     """The radii that were attacked one after another, smallest first, eps last; empty if eps was the only one."""
+    early_exit: bool = True
+    """Whether examples may stop early, predicted robust; a share of them is checked (`EarlyExit`)."""
+    tune: str = "auto"
+    """How a faster way to run the model was looked for."""
     model_options: tuple[str, ...] = ()
     """`weights=FILE` and the like, as `Classifier.options` has them: a name, like that of the model."""
 
@@ -78,8 +82,13 @@ class RunSpec:
 
     @property
     def attack_title(self) -> str:
-        """`full` or `quick` if its attacks are that, else their text."""
-        return attack_title(self.attacks)
+        """`full`, with its options, or `quick` if its attacks are that, else their text."""
+        return attack_title(self.attacks, targeted=self.targets != "none")
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the title is such a name."""
+        return is_named(self.attack_title)
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -139,6 +148,21 @@ def _without_frozen_defaults(attack: str) -> str:
 
 
 @dataclass(frozen=True)
+class FailedExits:
+    """Early exit was wrong for some of the examples that were checked, so that no example stops early in this run; and
+    what the shards cost that were computed before that was known, and computed anew."""
+
+    checked: int
+    wrong: int
+    forwards: int
+    backwards: int
+
+    def __post_init__(self) -> None:
+        if not all(type(number) is int and number >= 0 for number in vars(self).values()):
+            raise ValueError("counts are expected")
+
+
+@dataclass(frozen=True)
 class Plan:
     """How the work is cut. A shard is a fixed run of positions, and batches refill only within it, so that its
     outcomes are a function of spec and plan alone: that is what makes resuming exact."""
@@ -148,6 +172,8 @@ class Plan:
     shard_size: int
     tuning: Tuning | None = field(default=None, compare=False)
     """How the model is run, once that has been chosen; a resumed run goes on in the same way."""
+    failed_exits: FailedExits | None = field(default=None, compare=False)
+    """Why no example stops early in this run, once that is known."""
 
     def __post_init__(self) -> None:
         if min(self.n, self.batch_size, self.shard_size) < 1:
@@ -158,7 +184,14 @@ class Plan:
         """A plan as any version stored it; fields unknown here are ignored."""
         tuning = plain.get("tuning")
         n, batch, shard = (int(plain[name]) for name in ("n", "batch_size", "shard_size"))
-        return cls(n, batch, shard, None if tuning is None else Tuning.from_dict(tuning))
+        failed = plain.get("failed_exits")
+        return cls(
+            n,
+            batch,
+            shard,
+            None if tuning is None else Tuning.from_dict(tuning),
+            None if failed is None else FailedExits(**failed),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, without what was not chosen."""

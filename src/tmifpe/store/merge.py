@@ -12,10 +12,12 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
+from tmifpe.attacks.loop.queries import Tally
 from tmifpe.core.files import write_durably
+from tmifpe.run.outcomes import Mark
 from tmifpe.run.result import Result
 from tmifpe.run.shard import ShardFailure
-from tmifpe.run.spec import RunSpec
+from tmifpe.run.spec import FailedExits, RunSpec
 from tmifpe.store.errors import StoreError, explained
 from tmifpe.store.failures import forget_failure, keep_failure
 from tmifpe.store.files import read_shard, run_folder, shard_files
@@ -149,6 +151,7 @@ def _merge_run(target: Store, sources: Sequence[_Source], twice: tuple[int, ...]
     with explained(folder), closing(connect(folder, write=True)) as connection:
         lock.acquire()
         try:
+            failed = _failed_exits(sources)
             for source in sources:
                 for shard, path in source.shards.items():
                     file, _, _ = read_fitting(path, key, attempt)
@@ -156,7 +159,9 @@ def _merge_run(target: Store, sources: Sequence[_Source], twice: tuple[int, ...]
                     with transaction(connection):
                         insert_run(connection, key, attempt, file.about.spec, file.about.plan, file.about.started)
                         run = _run(connection, folder, key, attempt)
-                        if shard in stored_shards(connection, run, folder):
+                        # Early exit is off for such a run: asked for again, it computes this shard anew.
+                        stopped = failed is not None and file.result.outcomes.marked(Mark.STOPPED_EARLY)
+                        if stopped or shard in stored_shards(connection, run, folder):
                             continue
                         place = run_folder(folder, key, attempt)
                         place.mkdir(parents=True, exist_ok=True)
@@ -165,14 +170,18 @@ def _merge_run(target: Store, sources: Sequence[_Source], twice: tuple[int, ...]
                         forget_failure(connection, run, shard)
                         added += 1
             run = _run(connection, folder, key, attempt)
+            if failed is not None:
+                plan = json.dumps(replace(run.plan, failed_exits=failed).as_dict())
+                with transaction(connection):
+                    connection.execute("UPDATE runs SET plan = ? WHERE id = ?", (plan, run.id))
+                run = _run(connection, folder, key, attempt)
             there = stored_shards(connection, run, folder)
             missing = tuple(shard for shard in range(len(run.plan)) if shard not in there)
             with transaction(connection):
                 for failure in (failure for source in sources for failure in source.failures):
                     if failure.shard in missing:
                         keep_failure(connection, run, failure)
-            lost = sum(len(run.plan.positions(shard)) for shard in missing)
-            result = replace(target.result(run), missing=lost)
+            result = target.result(run)
             if not missing and run.finished is None:
                 with transaction(connection):
                     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -183,6 +192,21 @@ def _merge_run(target: Store, sources: Sequence[_Source], twice: tuple[int, ...]
     versions = " and ".join(sorted(torches))
     notes = (f"its shards were computed with torch {versions}: last digits may differ",) if len(torches) > 1 else ()
     return Merged(result, key, added, missing, twice, notes)
+
+
+def _failed_exits(sources: Sequence[_Source]) -> FailedExits | None:
+    """What all parts together say of early exit: one wrong exit that a check found switches it off for the run."""
+    known = next((source.run.plan.failed_exits for source in sources if source.run.plan.failed_exits), None)
+    if known is not None:
+        return known
+    shards = {shard: path for source in sources for shard, path in source.shards.items()}
+    found = [read_shard(path).result for path in shards.values()]
+    wrong = sum(one.outcomes.marked(Mark.EXIT_WRONG) for one in found)
+    if not wrong:
+        return None
+    lost = sum((one.tally for one in found if one.outcomes.marked(Mark.STOPPED_EARLY)), Tally())
+    checked = sum(one.outcomes.marked(Mark.EXIT_CHECKED) for one in found)
+    return FailedExits(checked, wrong, lost.forwards, lost.backwards)
 
 
 def _run(connection: sqlite3.Connection, folder: Path, key: str, attempt: int) -> StoredRun:

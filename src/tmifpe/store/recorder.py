@@ -6,7 +6,7 @@ __all__ = ["StoreRecorder"]
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -24,7 +24,7 @@ from tmifpe.store.files import About, attempts_on_disk, clean, read_adv, run_fol
 from tmifpe.store.lock import RunLock
 from tmifpe.store.rows import StoredRun, read_shards, run_at, stored_shards
 from tmifpe.store.schema import DATABASE, connect, transaction
-from tmifpe.store.shards import adopt, insert_run, insert_shard, read_fitting
+from tmifpe.store.shards import adopt, discard_shard, insert_run, insert_shard, read_fitting
 
 
 class StoreRecorder:
@@ -89,6 +89,18 @@ class StoreRecorder:
         with explained(self._folder), transaction(connection):
             connection.execute("UPDATE runs SET plan = ? WHERE id = ?", (json.dumps(plan.as_dict()), run.id))
         self._run, self._about = replace(run, plan=plan), replace(self._about, plan=plan.as_dict())
+
+    def discard(self, shards: Sequence[int]) -> None:
+        connection, run = self._open
+        if self._about is None:  # a finished run is only read
+            return
+        paths = shard_files(run_folder(self._folder, run.key, run.attempt))
+        with explained(self._folder):
+            with transaction(connection):
+                for shard in shards:
+                    discard_shard(connection, run, shard)
+            for shard in shards:  # a file that is left, by a killed process, is adopted and discarded again
+                paths[shard].unlink(missing_ok=True)
 
     def save(self, result: ShardResult) -> None:
         connection, run = self._open

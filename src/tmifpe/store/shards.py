@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["adopt", "insert_run", "insert_shard", "read_fitting"]
+__all__ = ["adopt", "discard_shard", "insert_run", "insert_shard", "read_fitting"]
 
 import json
 import sqlite3
@@ -53,6 +53,16 @@ def insert_shard(
     connection.executemany(
         f"INSERT INTO outcomes (run, position, {names}) VALUES ({marks})",  # noqa: S608 - checked names
         _numbered(run, result.shard, columns),
+    )
+
+
+def discard_shard(connection: sqlite3.Connection, run: StoredRun, shard: int) -> None:
+    """Forget a shard and its rows, inside the caller's transaction."""
+    positions = run.plan.positions(shard)
+    connection.execute("DELETE FROM shards WHERE run = ? AND shard = ?", (run.id, shard))
+    connection.execute(
+        "DELETE FROM outcomes WHERE run = ? AND position >= ? AND position < ?",
+        (run.id, positions.start, positions.stop),
     )
 
 

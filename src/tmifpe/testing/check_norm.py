@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tmifpe.attacks.loop.reach import linear_gain
+from tmifpe.attacks.loop.early_exit import linear_gain
 from tmifpe.norms import NORMS, Ball, Norm, column, get_norm
 from tmifpe.testing.trial import Trial, try_all
 

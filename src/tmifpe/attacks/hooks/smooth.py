@@ -79,17 +79,21 @@ class SmoothBackward(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         named = kwargs or {}
-        corners = _corners(func, args, named)
+        corners, curved = _corners(func, args, named), _curved(func, named)
         z = args[0] if args else named.get("input")
-        if corners is None or not isinstance(z, Tensor) or not z.requires_grad:
+        if (corners is None and not curved) or not isinstance(z, Tensor) or not z.requires_grad:
             return func(*args, **named)
-        if corners.clips and _is_image(z):
+        if corners is not None and corners.clips and _is_image(z):
             return func(*args, **named)
         if z.dim() < 2 or len(z) != len(self.share):
             self.left += 1
             return func(*args, **named)
         rest = {name: value for name, value in named.items() if name != "input"}
-        return _Smooth.apply(z, self, corners, lambda inner: func(inner, *args[1:], **rest))
+
+        def unit(inner: Tensor) -> Tensor:
+            return func(inner, *args[1:], **rest)
+
+        return _Smooth.apply(z, self, corners, unit) if corners is not None else _SmoothCurved.apply(z, self, unit)
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,15 @@ def _is_image(z: Tensor) -> bool:
     return True
 
 
+_CURVED = frozenset({"tanh", "sigmoid", "gelu", "silu", "softplus", "elu", "selu", "celu", "mish", "hardswish"})
+"""Units with a slope that changes, and may vanish, over more than a corner."""
+
+
+def _curved(func: Callable[..., Any], named: dict[str, Any]) -> bool:
+    """Whether `func` is such a unit, and leaves its input as it is."""
+    return getattr(func, "__name__", "") in _CURVED and not named.get("inplace", False)
+
+
 _Given = Callable[[int, str, Any], Any]
 
 
@@ -171,7 +184,7 @@ _KINDS: dict[str, Callable[[_Given], tuple[Any, Any, Any, Any] | None]] = {
 _CLIPS = ("clamp", "clip", "clamp_min", "clamp_max", "hardtanh")
 _LAYER = re.compile(
     r"(\w*(Conv|BatchNorm|LayerNorm|GroupNorm|Rnn|Prelu|Attention|DifferentiableGraph|Compiled|Checkpoint)\w*"
-    r"|Mm|Addmm|Bmm|Baddbmm|Mv|Addmv|Dot|Trilinear|Linear|MkldnnLinear|_Smooth)Backward\d*"
+    r"|Mm|Addmm|Bmm|Baddbmm|Mv|Addmv|Dot|Trilinear|Linear|MkldnnLinear|_Smooth|_SmoothCurved)Backward\d*"
 )
 """What autograd calls the steps that layers with weights take, and code that it cannot look into."""
 
@@ -198,6 +211,32 @@ class _Smooth(torch.autograd.Function):
         steep, shift = (column(of_all[ctx.number].to(z), z) for of_all in ctx.smoothing.ramps)
         (grad,) = grad_outputs
         return _slope(z, steep, shift, ctx.corners).to(grad.dtype).mul_(grad), None, None, None
+
+
+class _SmoothCurved(torch.autograd.Function):
+    """The mean slope between z - w and z + w, (f(z + w) - f(z - w)) / 2w, with w half as wide as the ramp of a
+    rectifier, which is the same of 1[z > 0]."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, smoothing: SmoothBackward, unit: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.smoothing, ctx.unit, ctx.number = smoothing, unit, smoothing.smoothed
+        smoothing.spreads.append(_spread(z))
+        ctx.save_for_backward(z)
+        return unit(z)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:
+        (z,), (grad,) = ctx.saved_tensors, grad_outputs
+        wide = 0.5 / ctx.smoothing.ramps[0][ctx.number].to(compute_dtype(z.dtype))
+        smooth = wide > 1 / _STEP
+        width = column(torch.where(smooth, wide, 1.0), z).to(z.dtype)
+        slope = (ctx.unit(z + width) - ctx.unit(z - width)) / (2 * width)
+        if not bool(smooth.all()):
+            with torch.enable_grad():
+                leaf = z.detach().requires_grad_()
+                (true,) = torch.autograd.grad(ctx.unit(leaf).sum(), leaf)
+            slope = torch.where(column(smooth, z), slope, true)
+        return slope.mul_(grad), None, None
 
 
 def _spread(z: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 An evaluation needs a verdict per example, so in `verdict` mode an example leaves as soon as it is broken and the
 next one waiting takes its place: the batch stays full until the queue is empty. Every row counts its own steps.
-It leaves, robust, where a multiple of what the linear model promises ends short of the boundary (`Reach`).
+It also stops, predicted robust, where the linear model says that it cannot get there (`EarlyExit`).
 In `strongest` mode every example takes all its steps and the point with the largest margin is kept.
 One forward and one backward per step; the test of success reuses the forward.
 """
@@ -20,9 +20,9 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from tmifpe.attacks.loop.early_exit import EarlyExit, Exit
 from tmifpe.attacks.loop.parts import FEWEST, PartedQueries, run_parts
 from tmifpe.attacks.loop.queries import Evaluated, Objective, Queries
-from tmifpe.attacks.loop.reach import Reach
 from tmifpe.attacks.loop.rows import Problem, Verdicts
 from tmifpe.attacks.loop.seats import Seat, Slots, blank, gap_of
 from tmifpe.core import numerics
@@ -57,7 +57,7 @@ class Steps(Protocol):
     def inside(self, problem: Problem, state: Any) -> Tensor | None: ...
 
     @property
-    def may_leave(self) -> bool: ...
+    def may_stop_early(self) -> bool: ...
 
     def gain(self, problem: Problem, state: Any, grad: Tensor) -> Tensor: ...
 
@@ -74,8 +74,8 @@ class Loop:
     """From claimed adversarial examples to a mask of those that hold in a fresh forward pass."""
     tick: Callable[[int, int], None] = lambda done, broken: None
     """Called once per look with examples done and broken so far; raises to stop."""
-    reach: Reach | None = None
-    """Which rows may leave before their last step because they cannot get to the boundary, in `verdict` mode."""
+    early_exit: EarlyExit | None = None
+    """Which rows stop before their last step because they cannot get to the boundary, in `verdict` mode."""
 
     def __post_init__(self) -> None:
         if self.mode not in ("verdict", "strongest"):
@@ -89,7 +89,7 @@ class _Run:
     def __init__(self, attack: Steps, problem: Problem, queries: Queries, loop: Loop, rest: Seat | None = None) -> None:
         self.attack, self.problem, self.queries, self.loop = attack, problem, queries, loop
         self.next = 0 if rest is None else len(problem)
-        self.reach = loop.reach if loop.mode == "verdict" and attack.may_leave else None
+        self.early_exit = loop.early_exit if loop.mode == "verdict" and attack.may_stop_early else None
         self.late = math.ceil(0.9 * (attack.looks - 1))
         self.highest = _highest(problem)
         self.claims: list[Seat] = []
@@ -149,27 +149,33 @@ class _Run:
             objective = self.attack.objective(problem, state)
             evaluated = self._ask(state, lambda logits: objective(self._fitting(logits)), last)
         won = self._judge(evaluated.logits)
-        if self.reach is not None:
-            last = last | self._beyond_reach(self.reach, evaluated, last)
+        if self.early_exit is not None:
+            last = last | self._stopping(self.early_exit, evaluated, last)
         through = last | won if self.loop.mode == "verdict" else last
         self.batch.state = self.attack.step(problem, state, evaluated)
         if bool(through.any()):
             self._release(through, won, last)
 
-    def _beyond_reach(self, reach: Reach, evaluated: Evaluated, last: Tensor) -> Tensor:
-        """Rows that cannot get to the boundary (n,): they have looked for the last time."""
-        beyond = torch.zeros_like(last)
-        rows = (reach.due(self.batch.state.looks) & ~last).nonzero()[:, 0]
+    def _stopping(self, rule: EarlyExit, evaluated: Evaluated, last: Tensor) -> Tensor:
+        """Rows that stop here, predicted robust (n,); those that go on as a check are only noted."""
+        stopping, slots, attack = torch.zeros_like(last), self.batch.slots, self.attack
+        rows = (rule.due(self.batch.state.looks) & ~last & (slots.exit == Exit.NONE)).nonzero()[:, 0]
         if evaluated.grad is None or not len(rows):
-            return beyond
+            return stopping
         problem, state = self.batch.problem.take(rows), self.batch.state.take(rows)
-        if self.attack.smoothness(self.batch.state) is None:
-            evaluated = evaluated.take(rows)
-        else:  # what a smoothed gradient promises, the model need not keep
-            evaluated = self.queries.look(state.x, self.attack.objective(problem, state))
-        assert evaluated.grad is not None  # noqa: S101 - a look has one
-        gain = self.attack.gain(problem, state, evaluated.grad)
-        return beyond.index_copy_(0, rows, reach.beyond(problem, evaluated, gain))
+        objective, notes = attack.objective(problem, state), set(self.queries.notes)
+        # What a smoothed gradient promises, the model need not keep; what the true one does not, a waking unit may.
+        plain = attack.smoothness(self.batch.state) is None
+        true = evaluated.take(rows) if plain else self.queries.look(state.x, objective)
+        smooth = self.queries.look(state.x, objective, torch.full_like(true.logits[:, 0], rule.smooth))
+        self.queries.notes.intersection_update(notes)  # that a network without rectifiers has none is no news here
+        assert true.grad is not None  # noqa: S101 - a look has one
+        assert smooth.grad is not None  # noqa: S101
+        gain = torch.maximum(attack.gain(problem, state, true.grad), attack.gain(problem, state, smooth.grad))
+        robust, checked = rule.robust(problem, true, gain), rule.checks(problem)
+        done = torch.where(checked, Exit.CHECKED, Exit.STOPPED)
+        slots.exit.index_copy_(0, rows, torch.where(robust, done, Exit.NONE))
+        return stopping.index_copy_(0, rows, robust & ~checked)
 
     def _ask(self, state: State, objective: Objective, last: Tensor) -> Evaluated:
         if not self.attack.needs_gradient:
@@ -301,6 +307,7 @@ class _Run:
             rise=slots.margin - slots.early,
             gap=gap_of(seat),
             stage=torch.full_like(slots.position, 0 if fooled else -1),
+            exit=_contradicted(slots.exit) if fooled else slots.exit,
             adv=slots.best if fooled or self.loop.mode == "strongest" else seat.problem.x,
             best=slots.best,
         )
@@ -319,6 +326,11 @@ def run_loop(attack: Steps, problem: Problem, queries: Queries, loop: Loop) -> V
     if isinstance(queries, PartedQueries) and len(problem) >= FEWEST * len(queries.copies):
         return run_parts(partial(_Run, attack), problem, queries, loop)
     return _Run(attack, problem, queries, loop).go()
+
+
+def _contradicted(exits: Tensor) -> Tensor:
+    """Of rows that were broken: a check that came out against the prediction."""
+    return torch.where(exits == Exit.CHECKED, Exit.WRONG, exits)
 
 
 def _highest(problem: Problem) -> int:

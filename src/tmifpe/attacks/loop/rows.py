@@ -131,10 +131,14 @@ class Verdicts(Rows):
     """The smallest radius at which it is broken, of an attack that tries several; NaN where eps is the only one."""
     withstood: Tensor = None  # pyright: ignore[reportAssignmentType] - set below
     """The largest radius below that at which it was not; NaN likewise."""
+    exit: Tensor = None  # pyright: ignore[reportAssignmentType] - set below
+    """What early exit did with it, an `Exit`."""
 
     def __post_init__(self) -> None:
         if self.part is None:  # pyright: ignore[reportUnnecessaryComparison]
             self.part = torch.full_like(self.stage, -1)
+        if self.exit is None:  # pyright: ignore[reportUnnecessaryComparison]
+            self.exit = torch.zeros_like(self.stage)
         for name in ("broken_at", "withstood"):
             if getattr(self, name) is None:
                 wide = numerics.wide_dtype(self.stage.device)
@@ -149,4 +153,6 @@ class Verdicts(Rows):
             for name, new in ((name, getattr(now, name)) for name in points)
         }
         counts = ("steps", "unusable", "plain", "zero_grad")
-        return dataclasses.replace(now, **kept, **{name: getattr(self, name) + getattr(now, name) for name in counts})
+        exits = torch.maximum(self.exit, now.exit)
+        added = {name: getattr(self, name) + getattr(now, name) for name in counts}
+        return dataclasses.replace(now, **kept, **added, exit=exits)

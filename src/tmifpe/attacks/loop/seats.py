@@ -29,6 +29,8 @@ class Slots(Rows):
     plain: Tensor
     zero_grad: Tensor
     best: Tensor
+    exit: Tensor
+    """An `Exit`."""
     fresh: Tensor
     """The best point is the one last looked at, and is copied to `best` only once a worse one follows."""
 
@@ -47,6 +49,7 @@ class Slots(Rows):
             plain=zero.clone(),
             zero_grad=zero.clone(),
             best=problem.x.clone(),
+            exit=zero.clone(),
             fresh=torch.zeros_like(zero, dtype=torch.bool),
         )
 

@@ -43,8 +43,6 @@ class Tuning:
     """To which the rows are dealt, each a loop in a thread of its own (`run_parts`); None for one loop."""
     batch_size: int | None = None
     """Rows per batch; None for that of the plan."""
-    reach: float | None = None
-    """Rows leave that not even so many times what the linear model promises would break (`Reach`); None: none does."""
     gain: float = 1.0
     """How many times as fast a forward and backward pass has become."""
     seconds: float = 0.0
@@ -70,7 +68,6 @@ class Tuning:
         if (
             not all(isinstance(flag, bool) for flag in flags)
             or not all(type(size) is int and 1 <= size <= _MOST for size in sizes)
-            or not (found.reach is None or (type(found.reach) in (int, float) and found.reach >= 1))
             or found.autocast not in ("", "bf16", "fp16")
             or not all(math.isfinite(float(number)) for number in (found.gain, found.seconds))
         ):
@@ -88,8 +85,7 @@ class Tuning:
             *([f"{self.threads} thread{'s' * (self.threads > 1)}"] if self.threads and not self.parts else []),
             *([f"batches of {self.batch_size}"] if self.batch_size else []),
         ]
-        said = f"{', '.join(words)}: {self.gain:.2f} times as fast" if words else "as it is"
-        return said + ("; rows out of reach leave early" if self.reach else "")
+        return f"{', '.join(words)}: {self.gain:.2f} times as fast" if words else "as it is"
 
 
 def tune_mode(given: str | None) -> str:
