@@ -19,15 +19,16 @@ from tmifpe.attacks.loop.queries import Tally
 from tmifpe.checks.advice import Ran, advised
 from tmifpe.checks.allowance import Allowance
 from tmifpe.checks.attack import check_early_exit, check_survivors
-from tmifpe.checks.flags import MISLEADING
+from tmifpe.checks.flags import MISLEADING, flag
 from tmifpe.checks.model import ModelChecks
 from tmifpe.checks.redraw import redraw
-from tmifpe.checks.repairs.repairs import Repairs, repair
+from tmifpe.checks.repairs.repairs import Repairs, probe, repair
 from tmifpe.checks.survivors import SecondAttacks, alarms
 from tmifpe.checks.transfer import check_transfer, try_given
 from tmifpe.checks.units import check_units
 from tmifpe.run.evidence.evidence import Evidence, evidence_of
 from tmifpe.run.evidence.repair import Repair, repaired
+from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Flag, Result
 from tmifpe.run.shard import Job, ShardResult
 from tmifpe.run.verify import Transferred
