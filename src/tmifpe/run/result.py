@@ -237,8 +237,9 @@ class Result:
 
     @property
     def spent(self) -> Tally:
-        """All passes: of the attack, of checks and of repairs."""
-        return sum((one.tally for one in self.repairs), self.tally + self.checked)
+        """All passes: of the attack, of checks and of repairs, and of choosing how to run the model."""
+        chosen = self.plan.tuning.passes if self.plan.tuning is not None else 0
+        return sum((one.tally for one in self.repairs), self.tally + self.checked + Tally(chosen, chosen))
 
     @property
     def checked(self) -> Tally:

@@ -38,6 +38,8 @@ class Bench:
     limit: float = math.inf
     """Seconds that may be spent."""
     began: float = field(default_factory=time.perf_counter)
+    passes: int = 0
+    """Images passed forwards and backwards."""
 
     def __post_init__(self) -> None:
         plain = Queries(self.prepared.model, self.prepared.dtype)
@@ -122,6 +124,7 @@ class Bench:
         def value(logits: Tensor) -> Tensor:
             return logits.sum(dim=1)
 
+        self.passes += len(x)
         began = self._now(clock)
         if isinstance(queries, PartedQueries):
             parts, pieces = queries.parts(), x.tensor_split(len(queries.copies))

@@ -50,8 +50,8 @@ def choose(
     here: bool = True,
     grows: bool = True,
 ) -> Tuning | None:
-    """The fastest way found to run this model, or None where the run is too short to look for one, or the model gives
-    other logits the second time.
+    """The fastest way found to run this model: as it is where the run is too short to look for another, or the model
+    gives other logits the second time; None where it was not asked at all.
 
     `here`: the run is computed in this process, so that its threads count. `grows`: batches may be larger than planned,
     up to a shard. The work is that of the first stage on all examples: later stages attack few.
@@ -70,7 +70,7 @@ def choose(
         if mode == "auto":
             bench.limit = SHARE * bench.first / size * plan.n * steps
         if bench.limit < _SHORTEST or not bench.steady:
-            return None
+            return Tuning(passes=bench.passes)
         best, raced = Tuning(), {Tuning()}
         for number, change in enumerate(_changes(bench, attack, most, here)):
             likely = number == 0 and "folded" in change
@@ -87,7 +87,7 @@ def choose(
                     best = bench.race(best, candidate, 1 / BETTER if likely else BETTER)
         if grows:
             best = _grown(bench, best, plan, size)
-    return replace(best, seconds=time.perf_counter() - bench.began)
+    return replace(best, seconds=time.perf_counter() - bench.began, passes=bench.passes)
 
 
 def _grown(bench: Bench, best: Tuning, plan: Plan, seen: int) -> Tuning:

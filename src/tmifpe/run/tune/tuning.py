@@ -46,7 +46,9 @@ class Tuning:
     gain: float = 1.0
     """How many times as fast a forward and backward pass has become."""
     seconds: float = 0.0
-    """What choosing took."""
+    """What choosing took ..."""
+    passes: int = 0
+    """... and the images that were passed forwards and backwards for it."""
 
     @property
     def changes_model(self) -> bool:
@@ -70,6 +72,7 @@ class Tuning:
             or not all(type(size) is int and 1 <= size <= _MOST for size in sizes)
             or found.autocast not in ("", "bf16", "fp16")
             or not all(math.isfinite(float(number)) for number in (found.gain, found.seconds))
+            or type(found.passes) is not int
         ):
             raise ValueError("no tuning")
         return found
