@@ -23,8 +23,8 @@ from tmifpe.store import StoreError
 
 N, SHARD = 48, 8
 THREAT = tmifpe.Threat("linf", 0.15)
-CLI = ["evaluate", "digits-robust", "--eps", "0.15", "--limit", str(N), "--steps", "3", "--shard-size", str(SHARD)]
-CLI += ["--batch-size", "8", "--no-checks"]
+CLI = ["evaluate", "digits-robust", "--eps", "0.15", "--limit", str(N), "--attack", "paper", "--steps", "3"]
+CLI += ["--shard-size", str(SHARD), "--batch-size", "8", "--no-checks"]
 
 
 class Killed(BaseException):

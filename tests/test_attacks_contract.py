@@ -29,8 +29,8 @@ SHORT = {
     "ddn": "ddn(steps=20)",
     "fmn": "fmn(steps=20)",
 }
-# Tested elsewhere: test_autoattack.py, test_curve.py, test_full.py; `paper` and `quick` are pgd.
-ELSEWHERE = {"autoattack", "bracket", "full", "near", "outside", "paper", "quick"}
+# Tested elsewhere: test_autoattack.py, test_named.py, test_curve.py, test_full.py; `paper` and `quick` are pgd.
+ELSEWHERE = {"autoattack", "bracket", "fab", "full", "near", "outside", "paper", "quick"}
 STEPWISE = [SHORT.get(name, name) for name in ATTACKS if name not in ELSEWHERE]
 LOSS_NAMES = [name for name in LOSSES if not name.startswith("dlr")]  # DLR needs three classes
 

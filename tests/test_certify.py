@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import tmifpe
@@ -52,6 +55,56 @@ def test_the_radius_of_a_linear_model_is_its_distance(dtype: torch.dtype) -> Non
     rounding = 2 * 22 * 60 * torch.finfo(dtype).eps + torch.finfo(dtype).eps
     assert bool((found <= exact).all())
     assert bool((found >= exact - 0.25 / 2**12 - rounding).all())
+
+
+WITH_NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "times": lambda z: 0.1 * z,
+    "over": lambda z: z / 0.3,
+    "plus": lambda z: z + 0.1,
+    "minus": lambda z: z - 0.1,
+    "from": lambda z: 0.7 - z,
+    "with alpha": lambda z: torch.add(z, z, alpha=0.3),
+    "leaky": lambda z: F.leaky_relu(z, 0.1),
+    "clamp": lambda z: z.clamp(-10.1, 10.3),
+    "BatchNorm": lambda z: F.batch_norm(z, torch.zeros(3, dtype=z.dtype), torch.ones(3, dtype=z.dtype), eps=0.1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("operation", WITH_NUMBERS)
+def test_numbers_are_what_the_model_makes_of_them(operation: str, dtype: torch.dtype) -> None:
+    """In float64 0.1 is not what float32 has for it."""
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Linear(4, 3)
+    model.weight.data = torch.randn(3, 4, generator=generator)
+    model.bias.data = torch.zeros(3)
+    model.to(dtype)
+    x = torch.rand(5, 1, 2, 2, generator=generator).to(dtype)
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            return WITH_NUMBERS[operation](self.model(x.flatten(1)))
+
+    y = Network()(x).argmax(dim=1)
+    assert bool(certify(Network(), x, y, Threat("linf", 1e-4)).certified.all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_ball_is_rounded_outwards(dtype: torch.dtype) -> None:
+    """Its corners, in real arithmetic, and those of what an attack may return lie in the region of the bounds."""
+    x = torch.rand(200, 1, 1, 1, dtype=dtype, generator=torch.Generator().manual_seed(0)) / 2 + 0.25
+    radii = torch.rand(200, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) / 8
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1, 2)).to(dtype)
+    region = Certifier.of(model, x[:1], Threat("linf", 0.1))._region(x, radii)
+    slack = Fraction(torch.finfo(dtype).eps)
+    ends = (x.double(), radii, region.low, region.high)
+    for centre, radius, low, high in zip(*(end.flatten().tolist() for end in ends), strict=True):
+        assert Fraction(low) <= Fraction(centre) - Fraction(radius) - slack
+        assert Fraction(high) >= Fraction(centre) + Fraction(radius) + slack
 
 
 def test_a_row_has_its_own_radius_and_no_company(small) -> None:

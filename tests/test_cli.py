@@ -102,12 +102,12 @@ def test_adversarial_examples_are_written_as_the_ending_says(tmp_path):
     first = None
     for name, read in readers.items():
         path = str(tmp_path / name)
-        call("evaluate", "digits-distilled", *QUICK, "--no-checks", "--save-adv", path)
+        call("evaluate", "digits-distilled", *QUICK, "--no-checks", "--attack", "paper", "--save-adv", path)
         saved = read(path)
         first = first or saved
         assert torch.equal(saved["adv"], first["adv"])
         assert torch.equal(saved["labels"], first["labels"])
-        weak = ["--loss", "ce", "--steps", "1", "--eps", "0.15", "--limit", "24"]
+        weak = ["--attack", "paper", "--loss", "ce", "--steps", "1", "--eps", "0.15", "--limit", "24"]
         found = json.loads(call("evaluate", "digits-distilled", *weak, "--transfer-adv", path, "--json").stdout)
         assert "transfer-failure" in [flag["name"] for flag in found["flags"]], name
         fewer = [*weak[:-1], "9"]
@@ -219,8 +219,8 @@ def test_compare_says_what_was_asked_and_what_came_from_the_store():
 
 def test_runs_tell_restarts_and_indices_apart():
     words = ["evaluate", "digits-robust", "--eps", "0.3", "--limit", "60", "--no-checks", "--json"]
-    first = json.loads(call(*words, "--loss", "fgsm").stdout)["key"]
-    second = json.loads(call(*words, "--steps", "20", "--restarts", "2").stdout)["key"]
+    first = json.loads(call(*words, "--attack", "fgsm").stdout)["key"]
+    second = json.loads(call(*words, "--attack", "paper", "--steps", "20", "--restarts", "2").stdout)["key"]
     assert "20 x2" in " ".join(call("runs", "list").stdout.split())
     told = json.loads(call("runs", "compare", first, second, "--json").stdout)
     assert len(told["indices_first"]) == told["only_first"]
@@ -401,7 +401,7 @@ def test_a_model_that_prints_does_not_spoil_the_json(tmp_path):
     ],
 )
 def test_options_that_an_attack_would_not_hear_are_refused(words, wanted):
-    told = CliRunner().invoke(app, ["evaluate", "digits-robust", "--limit", "4", "--no-store", "--loss", *words])
+    told = CliRunner().invoke(app, ["evaluate", "digits-robust", "--limit", "4", "--no-store", "--attack", *words])
     assert told.exit_code == 2
     assert wanted in told.output
 

@@ -12,7 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 import tmifpe
-from tmifpe.attacks import GAMA, PGD, attack_spelling, get_attack, paper
+from tmifpe.attacks import GAMA, PGD, attack_spelling, full, get_attack, paper, quick
+from tmifpe.attacks.catalogue import attack_title
 from tmifpe.cli import app
 from tmifpe.run.resolve import resolve_attack
 
@@ -23,6 +24,7 @@ QUICK = ["evaluate", "digits-robust", "--eps", "0.15", "--limit", "2", "--no-che
 def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMIFPE_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
 
 
 def call(*words: str, code: int = 0) -> Any:
@@ -39,22 +41,21 @@ def refused(*words: str) -> str:
 
 
 # What `tmifpe evaluate digits-robust --eps 0.15 --limit 2` was stored under by 0.1.0 (commit 17f169b).
-PAPER_WITH_VALUES = "--loss cw --steps 5 --restarts 2 --schedule linear --momentum 0.5"
+PAPER_WITH_VALUES = "--attack paper --loss cw --steps 5 --restarts 2 --schedule linear --momentum 0.5"
 OLD_KEYS = [
-    (["--steps", "100"], "73b7f19c716b526b"),  # without any option it is `full`
     (["--attack", "paper"], "73b7f19c716b526b"),
     (PAPER_WITH_VALUES.split(), "8b5a2451d946a108"),
     (["--attack", "paper(loss=cw,momentum=0.5)", "--steps", "5", "--restarts", "2", "--schedule", "linear"],
      "8b5a2451d946a108"),
-    (["--loss", "gama", "--steps", "5"], "9a61e1f251ec0074"),
     (["--attack", "gama", "--steps", "5"], "9a61e1f251ec0074"),
-    (["--loss", "bim"], "55fa801f566184d5"),
+    (["--attack", "bim", "--steps", "100"], "55fa801f566184d5"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "key"), OLD_KEYS, ids=lambda value: " ".join(value) if value else "default")
 def test_keys_are_those_of_the_first_version(words: list[str], key: str) -> None:
-    assert json.loads(call(*QUICK, *words).stdout)["key"] == key
+    as_then = ("--no-early-exit", "--tune", "off")
+    assert json.loads(call(*QUICK, *words, *as_then).stdout)["key"] == key
 
 
 def test_a_sequence_is_written_with_commas_or_plus_signs() -> None:
@@ -95,7 +96,10 @@ def test_paper_is_what_it_was_whatever_defaults_become() -> None:
         (["--attack", "gama(steps=5)", "--steps", "5"], "given twice"),
         (["--attack", "pappr"], "did you mean 'paper'"),
         (["--attack", "paper", "--loss", "gama"], "unknown loss 'gama'"),
-        (["--loss", "fgsm", "--steps", "5"], "'fgsm' takes no --steps"),
+        (["--loss", "gama", "--steps", "5"], "gama is an attack: write --attack 'gama'"),
+        (["--loss", "ce,cw"], "ce, cw are several: write --attack 'ce,cw'"),
+        (["--momentum", "0.5"], "breaks less: --attack paper --momentum 0.5"),
+        (["--attack", "full", "--momentum", "0.5"], "'full' takes no --momentum"),
     ],
 )  # fmt: skip
 def test_options_beside_an_attack_that_does_not_take_them_are_refused(words: list[str], wanted: str) -> None:
@@ -107,12 +111,53 @@ def test_an_attack_takes_the_options_that_it_declares() -> None:
     assert found == [attack_spelling(GAMA(momentum=0.5, steps=3))]
 
 
-def test_an_attack_given_as_a_loss_works_with_a_notice() -> None:
-    told = call(*QUICK, "--loss", "gama", "--steps", "2")
-    assert "notice: gama is an attack: write --attack 'gama(" in told.stderr
-    assert json.loads(told.stdout)["attacks"][0].startswith("gama(")
-    assert "notice" not in call(*QUICK, "--loss", "ce", "--steps", "2").stderr
-    assert "notice" not in call(*QUICK, "--attack", "gama", "--steps", "2").stderr
+FULL: list[dict[str, Any]] = [
+    {"restarts": 2},
+    {"steps": 7},
+    {"loss": "ce"},
+    {"loss": "mifpe(T=10)", "steps": 3, "restarts": 2, "schedule": "linear"},
+]
+
+
+@pytest.mark.parametrize("options", FULL, ids=str)
+def test_options_without_an_attack_are_those_of_full(options: dict[str, Any]) -> None:
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    told = call(*QUICK, *words)
+    assert "notice" not in told.stderr
+    found, stages = json.loads(told.stdout), [attack_spelling(stage) for stage in full(**options).stages]
+    assert found["attacks"] == stages
+    assert (found["loss"], found["steps"]) == (options.get("loss", "tmifpe"), options.get("steps", 100))
+    assert json.loads(call(*QUICK, *words, "--attack", "full").stdout)["attacks"] == stages
+    Path("plan.toml").write_text(
+        "[[run]]\nmodel = 'digits-robust'\neps = 0.15\nlimit = 2\nchecks = false\n"
+        + "".join(f"{name} = {value!r}\n" for name, value in options.items())
+    )
+    (run,) = json.loads(call("run", "plan.toml", "--json").stdout)["runs"]
+    assert run["attacks"] == stages
+    assert [attack_spelling(stage) for stage in get_attack(attack_title(stages)).stages] == stages
+
+
+def test_tables_call_it_full_with_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    for words in ([], ["--targets", "second"]):
+        told = call(*QUICK[:-1], "--restarts", "2", "--steps", "3", *words)
+        assert "full(restarts=2, steps=3)" in told.stdout
+        assert call("runs", "list").stdout.count("full(restarts=2,steps=3)") == 1 + bool(words)
+    assert "--attack 'full(restarts=2,steps=3)'" in call("runs", "show", "latest").stdout.replace("\n", " ")
+
+
+def test_options_of_an_attack_that_breaks_less_say_so_before_it_starts() -> None:
+    for attack in ("quick", "paper"):
+        told = call(*QUICK, "--attack", attack, "--loss", "ce", "--steps", "2")
+        assert f"notice: --steps, --loss with --attack {attack} is one PGD, which breaks less" in told.stderr
+        assert "notice" not in call(*QUICK, "--attack", attack, "--fresh").stderr
+    assert json.loads(call(*QUICK, "--attack", "quick", "--restarts", "2").stdout)["attacks"] == [
+        attack_spelling(quick(restarts=2))
+    ]
+    Path("plan.toml").write_text(
+        "[[run]]\nmodel = 'digits-robust'\neps = 0.15\nlimit = 2\nchecks = false\nattack = 'quick'\nsteps = [2, 3]\n"
+    )
+    assert call("run", "plan.toml").stderr.count("is one PGD, which breaks less") == 1
 
 
 def test_a_decimal_comma_is_remarked_on() -> None:

@@ -6,13 +6,16 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import tmifpe
 from tests.data_files import MAKERS
 from tmifpe.core.errors import InputError, MissingExtra
-from tmifpe.data import load_data, read_indices, read_numbers
+from tmifpe.data import load_data, read_indices, read_numbers, subset
 
 
 @pytest.mark.parametrize(
@@ -76,6 +79,31 @@ def test_bad_limit(limit: int) -> None:
 def test_bad_indices(indices: list[int | str], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         load_data("digits", indices=indices)
+
+
+MASK = [True, False, False, True]
+
+
+@pytest.mark.parametrize("mask", [MASK, tuple(MASK), np.array(MASK), list(np.array(MASK)), torch.tensor(MASK)])
+def test_truth_values_are_a_mask(mask: Any) -> None:
+    data = load_data("digits", limit=4)
+    assert list(subset(data, mask).indices) == [0, 3]
+    model = tmifpe.load_model("digits-robust")
+    found = tmifpe.evaluate(model, data.fetch(range(4)), tmifpe.Threat("linf", 0.1), "fgsm", indices=mask, checks=False)
+    assert found.outcomes.index.tolist() == [0, 3]
+
+
+@pytest.mark.parametrize(
+    "mask", [[True, False], [True, 0, 2, 3], np.array([True]), torch.tensor([False] * 5), [np.True_]]
+)
+def test_other_truth_values_are_refused(mask: Any) -> None:
+    with pytest.raises(InputError, match="are a mask, which needs one for each of the 4 examples of digits"):
+        subset(load_data("digits", limit=4), mask)
+
+
+def test_a_mask_that_leaves_nothing() -> None:
+    with pytest.raises(InputError, match="the subset of digits is empty"):
+        subset(load_data("digits", limit=4), [False] * 4)
 
 
 def test_read_indices(tmp_path: Path) -> None:

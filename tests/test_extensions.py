@@ -6,6 +6,7 @@ import importlib
 import json
 import linecache
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -22,7 +23,7 @@ from typer.testing import CliRunner
 
 import tmifpe
 from tests.stores import environment
-from tmifpe import InputError
+from tmifpe import PGD, InputError
 from tmifpe.attacks import ATTACKS, Budget, Problem, Stepwise, attack_spelling, get_attack
 from tmifpe.attacks.loop.rows import Rows
 from tmifpe.cli import app
@@ -31,8 +32,9 @@ from tmifpe.core.code_stamp import code_stamp
 from tmifpe.core.numerics import margin
 from tmifpe.data import load_data
 from tmifpe.losses import LOSSES, get_loss, spelling
+from tmifpe.losses.catalogue import spelled_loss
 from tmifpe.models import load_model
-from tmifpe.norms import NORMS, Ball, column
+from tmifpe.norms import NORMS, Ball, column, get_norm
 from tmifpe.norms.l2 import L2
 from tmifpe.norms.linf import Linf
 from tmifpe.testing import check_attack, check_loss, check_norm
@@ -244,6 +246,8 @@ def test_an_edited_file_is_another_run(folder: Path) -> None:
         "48",
         "--eps",
         "0.2",
+        "--attack",
+        "paper",
         "--steps",
         "8",
         "--loss",
@@ -486,6 +490,70 @@ def test_other_kinds_are_registered() -> None:
     assert load_model("test-linear").module(torch.rand(2, 1, 8, 8)).shape == (2, 10)
     assert get_attack("test-strong(steps=9)") == tmifpe.PGD(loss="cw", steps=9)
     assert "test-strong" in ATTACKS
+
+
+TWICE = {
+    "loss": """
+        @tmifpe.register_loss("test-twice")
+        def again(logits, labels, targets=None):
+            return {} * logits.sum(dim=1)
+    """,
+    "attack": """
+        @tmifpe.register_attack("test-twice")
+        def again():
+            return tmifpe.PGD(steps={})
+    """,
+    "norm": """
+        @tmifpe.register_norm("test-twice")
+        class Again(Linf):
+            def size(self, delta):
+                return {} * super().size(delta)
+    """,
+    "data": """
+        @tmifpe.register_data("test-twice")
+        def again():
+            return torch.full((2, 1, 2, 2), {} / 4), torch.zeros(2, dtype=torch.long)
+    """,
+    "model": """
+        @tmifpe.register_model("test-twice")
+        def again():
+            return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, {} + 1))
+    """,
+}
+WHICH: dict[str, Callable[[], object]] = {
+    "loss": lambda: tmifpe.get_loss("test-twice")(torch.ones(1, 1), torch.zeros(1, dtype=torch.long)).item(),
+    "attack": lambda: tmifpe.get_attack("test-twice").budget.backwards,
+    "norm": lambda: get_norm("test-twice").size(torch.ones(1, 1, 1, 1)).item(),
+    "data": lambda: 4 * load_data("test-twice").fetch([0])[0].max().item(),
+    "model": lambda: (load_model("test-twice").module(torch.rand(1, 1, 2, 2))).shape[1] - 1,
+}
+
+
+@pytest.mark.parametrize("kind", TWICE)
+def test_the_later_of_two_of_one_name_is_used(kind: str, tmp_path: Path) -> None:
+    """In one file, where nothing but the line tells them apart."""
+    code = textwrap.dedent(TWICE[kind]) + "seen.append(which())\n"
+    script = tmp_path / f"{kind}.py"
+    script.write_text("import torch, tmifpe\nfrom tmifpe.norms.linf import Linf\n" + code.format(1) + code.format(3))
+    seen: list[object] = []
+    runpy.run_path(str(script), {"seen": seen, "which": WHICH[kind]})
+    assert seen == [1, 3]
+
+
+def test_code_that_is_run_again_is_used_as_it_is_now(tmp_path: Path) -> None:
+    """The same lines again, over something that has changed since: also by an attack that was made before."""
+    script = tmp_path / "again.py"
+    script.write_text(
+        "def make(register):\n    return register('test-again')(lambda z, y, t=None: scale[0] * z.sum(1))\n"
+    )
+    attack = None
+    for scale in (1.0, 3.0):
+        names: dict[str, Any] = {"scale": [scale]}
+        exec(compile(script.read_text(), str(script), "exec"), names)
+        names["make"](tmifpe.register_loss)
+        attack = attack or PGD("test-again")
+        for name in ("test-again", attack.loss):
+            assert spelled_loss(str(name))(torch.ones(1, 1), torch.zeros(1, dtype=torch.long)).item() == scale
 
 
 def test_code_edited_after_its_import_has_no_known_source(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

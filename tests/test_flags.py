@@ -18,6 +18,7 @@ from tests.masked import (
     Honest,
     Named,
     Normed,
+    Remembering,
     Remote,
     Wrapped,
     cancelling,
@@ -142,6 +143,10 @@ RAISING: dict[str, list[Callable[[], Case | list[Case]]]] = {
         lambda: Case(Wrapped(after=recentred), x=images(1)),
         lambda: Case(Wrapped(after=recentred), options={"batch_size": 5}),
     ],
+    "remembers-images": [
+        lambda: Case(Remembering(lambda x: (x.data_ptr(), x.shape))),
+        lambda: Case(Remembering(lambda x: (id(x), x.shape))),
+    ],
     "probabilities": [lambda: Case(Wrapped(after=lambda z: z.softmax(dim=1)))],
     "inference-time-optimisation": [lambda: Case(Wrapped(purify))],
     "too-few-classes": [lambda: two(2)],
@@ -236,6 +241,11 @@ QUIET: dict[str, list[Callable[[], Case | list[Case]]]] = {
         lambda: Case(Normed(train=False)),
         lambda: Case(Wrapped(noise)),
         lambda: Case(options={"precision": "fp16"}),
+    ],
+    "remembers-images": [
+        lambda: Case(Remembering(lambda x: tuple(x.flatten().tolist()))),  # by content
+        lambda: Case(Wrapped(noise)),
+        lambda: Case(x=images(1)),
     ],
     "probabilities": [
         lambda: Case(Wrapped(after=lambda z: z.log_softmax(dim=1))),

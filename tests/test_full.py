@@ -11,7 +11,7 @@ from torch import nn
 
 import tmifpe
 from tmifpe import PGD, Threat
-from tmifpe.attacks import Loop, Problem, Queries, Sequence, attack_spelling, full, get_attack, quick
+from tmifpe.attacks import Loop, Problem, Queries, Sequence, attack_spelling, full, get_attack, is_full, quick
 from tmifpe.attacks.near import Near
 from tmifpe.attacks.radius.outside import Outside
 from tmifpe.core.errors import InputError
@@ -179,6 +179,15 @@ class TestNear:
         assert isinstance(spec, RunSpec)
 
 
+MORE: list[dict[str, Any]] = [
+    {"restarts": 2},
+    {"steps": 200},
+    {"schedule": "constant"},
+    {"loss": "ce"},
+    {"loss": "dlr", "restarts": 2},
+]
+
+
 def shortened(by: int) -> Sequence:
     """`full` with a fraction of the steps of every stage, of which the later ones then break more."""
 
@@ -263,6 +272,37 @@ class TestFull:
         first = tmifpe.evaluate(model, data, THREAT, full().stages[0], **asked).outcomes
         whole = tmifpe.evaluate(model, data, THREAT, **asked).outcomes
         assert (whole.margin >= first.margin).all()
+
+    @pytest.mark.numerical
+    @pytest.mark.convolutional
+    def test_whatever_is_asked_for_breaks_what_it_breaks_alone(self):
+        (model, data), threat, rows = self.digits(67), Threat("l1", 1.0), [0, 1, 19, 44, 49, 66]
+        usual = tmifpe.evaluate(model, data, threat, indices=rows, checks=False)
+        assert usual.robust
+        assert usual.outcomes.stage.max() > 0, "some need a later stage, which plain PGD does not have"
+        for more in MORE:
+            found = tmifpe.evaluate(model, data, threat, full(**more), indices=rows, checks=False)
+            assert not (usual.outcomes.fooled & ~found.outcomes.fooled).any(), more
+            assert found.tally.forwards > usual.tally.forwards
+
+    def test_the_default_comes_first_whatever_is_asked_for(self):
+        for more in MORE:
+            asked = full(**more)
+            assert asked.stages[: len(full().stages)] == full().stages
+            assert asked.budget.backwards > full().budget.backwards
+            assert is_full(asked)
+            climbed = [stage for stage in asked.stages if isinstance(stage, PGD)]
+            assert climbed[1] == PGD(**({"smooth": 3.0} | more | {"restarts": climbed[1].restarts}))
+        assert full(restarts=3).stages[9] == PGD(smooth=3.0, restarts=2)
+        short = full(steps=10).stages
+        assert len(short) == len(full().stages)
+        assert all(one.budget.backwards < usual.budget.backwards for one, usual in zip(short, full().stages, strict=True))
+
+    def test_knows_itself(self):
+        targeted = Sequence(tuple(stage for stage in full(restarts=2).stages if stage.title != "multi-targeted"))
+        assert is_full(targeted)
+        others = [quick(), PGD(), Sequence(full().stages[:2]), Sequence((*full().stages, PGD(steps=3)))]
+        assert not any(map(is_full, others))
 
     def test_quick_is_20_smooth_steps(self):
         assert quick() == PGD(steps=20, smooth=3.0)

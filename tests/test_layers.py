@@ -26,9 +26,9 @@ LAYERS: dict[str, set[str]] = {
     "attacks": _PURE,
     "models": {"core"},
     "data": {"core"},
-    # A certificate is a function of model, image, label and threat alone, so it knows neither attacks nor runs; a shard
-    # fills in its column, so that every engine and every resumed run has it.
-    "certificates": {"core", "norms", "models"},
+    # A certificate is a function of model, image, label and threat alone, so it knows no runs, and of attacks only how
+    # a model is frozen; a shard fills in its column, so that every engine and every resumed run has it.
+    "certificates": {"core", "norms", "attacks", "models"},
     "run": {*_PURE, "attacks", "models", "data", "certificates"},
     # Four siblings that know nothing of each other: keep shards, map shards, doubt a number, measure floating point.
     "store": _RUN,

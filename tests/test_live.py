@@ -189,10 +189,10 @@ QUICK = ("--eps", "0.15", "--limit", "8", "--steps", "2", "--no-store", "--no-ch
 def test_quiet_silences_remarks_and_progress_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(live, "_SELDOM", 0.0)
     adv = tmp_path / "adv.npz"
-    words = ("evaluate", "digits-robust", *QUICK, "--loss", "gama", "--save-adv", str(adv))
+    words = ("evaluate", "digits-robust", *QUICK, "--attack", "paper", "--save-adv", str(adv))
     loud, quiet = call(*words), call(*words, "--quiet")
     assert f"wrote {adv}" in loud.stderr.replace("\n", "")
-    assert "notice: gama is an attack" in loud.stderr
+    assert "notice: --steps with --attack paper is one PGD" in loud.stderr
     assert "digits-robust: " in loud.stderr
     assert quiet.stderr == ""
     assert "robust accuracy" in quiet.stdout

@@ -104,7 +104,7 @@ def test_junit_of_a_plan_names_the_gate_and_the_number():
     robust, clean = failure.get("message", "").split("; clean accuracy")
     assert re.fullmatch(r"robust accuracy [\d.]+% \(\d of 4\); at least 100.00% is required", robust)
     assert clean.endswith("; at least 100.00% is required")
-    assert "tiny.py:up on digits, linf eps 0.1, pgd(" in (failure.text or "")
+    assert "tiny.py:up on digits, linf eps 0.1, full(steps=1)" in (failure.text or "")
     assert [part.tag for part in (*fine, *bad)] == ["system-out", "error"]
     assert bad[0].get("message") == "tiny.py:boom failed: RuntimeError: out of cheese"
 

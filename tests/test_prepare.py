@@ -129,7 +129,47 @@ def test_every_option_is_declared_for_the_editor():
 def test_an_unknown_option_is_named():
     with pytest.raises(InputError, match="did you mean 'limit'"):
         tmifpe.evaluate(Honest(), labelled(), THREAT, limitt=3)  # pyright: ignore[reportCallIssue]
-    with pytest.raises(InputError, match=r"steps belongs to the attack, not to evaluate: attack=PGD\(steps=...\)"):
+    with pytest.raises(InputError, match=r"steps belongs to the attack, not to evaluate: attack=\"full\(steps=...\)"):
         tmifpe.evaluate(Honest(), labelled(), THREAT, steps=3)  # pyright: ignore[reportCallIssue]
     with pytest.raises(InputError, match="unknown option of compare 'sedes'"):
         tmifpe.compare(Honest(), labelled(), THREAT, ["ce"], sedes=(1,))  # pyright: ignore[reportCallIssue]
+
+
+def test_an_autocast_around_the_call_changes_nothing_and_is_noted():
+    x, y = labelled(24)
+    model = Honest()
+    attack = PGD(steps=5)
+    alone = tmifpe.evaluate(model, (x, y), THREAT, attack)
+    with torch.autocast("cpu", torch.bfloat16):
+        within = tmifpe.evaluate(model, (x, y), THREAT, attack)
+        assert torch.is_autocast_enabled("cpu")
+        smallest = tmifpe.minimal(model, x, y, "linf", steps=10)
+        assert (x[:1].flatten(1) @ torch.ones(x[0].numel(), 1)).dtype == torch.bfloat16, "the caller's stays on"
+    for name in ("margin", "fooled", "adv_gap"):
+        assert (within.outcomes.arrays[name] == alone.outcomes.arrays[name]).all()
+    assert within.spec.precision == alone.spec.precision == "fp32"
+    assert any("torch.autocast was on" in note for note in within.notes)
+    assert not any("autocast" in note for note in alone.notes)
+    assert torch.equal(smallest.size, tmifpe.minimal(model, x, y, "linf", steps=10).size)
+
+
+class LowPrecision(nn.Module):
+    """A model with an autocast of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Honest()
+        self.seen: set[torch.dtype] = set()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            self.seen.add((x.flatten(1) @ x.flatten(1).T).dtype)
+            return self.inner(x).float()
+
+
+def test_an_autocast_of_the_models_own_stays():
+    x, y = labelled(8)
+    model = LowPrecision()
+    with torch.autocast("cpu", torch.bfloat16):
+        tmifpe.evaluate(model, (x, y), THREAT, PGD(steps=2), checks=False)
+    assert model.seen == {torch.bfloat16}

@@ -45,11 +45,12 @@ def draws(n: int = 6, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tens
 
 def gradient(unit: Callable[[Tensor], Tensor], z: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
     leaf = z.clone().requires_grad_()
+    layer = torch.eye(z.shape[-1], dtype=z.dtype)  # exact
     if share is None:
-        out = unit(leaf * 1)
+        out = unit(leaf @ layer)
     else:
         with SmoothBackward(share):
-            out = unit(leaf * 1)
+            out = unit(leaf @ layer)
     return out.detach(), torch.autograd.grad(out.sum(), leaf)[0]
 
 
@@ -93,6 +94,39 @@ def test_a_layer_whose_first_dimension_is_not_the_batch_stays_plain():
     (found,) = torch.autograd.grad(out.sum(), leaf)
     assert (seen.smoothed, seen.left) == (0, 1)
     assert torch.equal(found, (z > 0).to(z.dtype))
+
+
+PREPARATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "clamp": lambda x: x.clamp(0, 1),
+    "clip after noise": lambda x: torch.clip(x + 0.01, min=0, max=1),
+    "normalised": lambda x: torch.clamp((x - 0.5) / 0.2, -3, 3),
+    "resized": lambda x: F.interpolate(x[:, None], size=(3, 4), mode="bilinear")[:, 0].clamp_max(1),
+    "hardtanh": lambda x: F.hardtanh(x, 0, 1),
+    "twice": lambda x: x.clamp(0, 1).clamp_min(0.1),
+}
+
+
+@pytest.mark.parametrize("prepare", PREPARATIONS.values(), ids=PREPARATIONS)
+def test_what_clips_the_images_is_no_rectifier(prepare):
+    """Else it takes a share of the smoothing from the rectifiers, and pixels out of the box get a gradient."""
+    first, second = (nn.Linear(12, 12, bias=False).double() for _ in range(2))
+
+    x = draws().requires_grad_()
+    with SmoothBackward(torch.ones(6)) as seen:
+        z = first(prepare(x).flatten(1)).relu()
+        # Behind a layer a clamp is a rectifier, also where the images themselves are added.
+        out = second(z.clamp(0, 1)) + (x.flatten(1) + z).clamp(0, 1)
+    assert (seen.smoothed, seen.left) == (3, 0)
+    assert torch.isfinite(torch.autograd.grad(out.sum(), x)[0]).all()
+
+
+def test_the_gradient_of_clipped_images_is_the_true_one():
+    x, layer = draws().requires_grad_(), nn.Linear(4, 4, bias=False).double()
+    with SmoothBackward(torch.ones(6)) as seen:
+        out = layer(x.clamp(0, 1))
+    (found,) = torch.autograd.grad(out.sum(), x)
+    assert seen.smoothed == 0
+    assert torch.equal(found != 0, (x >= 0) & (x <= 1))
 
 
 def test_nothing_is_left_behind():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import signal
 import sqlite3
 import subprocess
@@ -400,3 +401,29 @@ def test_results_say_where_they_come_from_and_what_the_source_noted(tmp_path):
     (row,) = json.loads(CliRunner().invoke(app, ["runs", "list", "--store", str(tmp_path), "--json"]).stdout)["runs"]
     assert row["targets"] == "second"
     assert row["precision"] == "fp32"
+
+
+NAMES = ("=cmd|' /C calc'!A0", "+1+1", "-x", "@sum", "\tx", "\rx", "\x1b[31mred", "\uff1d1", "plain.png")
+
+
+def test_names_in_a_csv_file_are_no_formulas_and_steer_no_terminal(stored, store):
+    result = stored(store)
+    (run,) = Store(store).runs()
+
+    class Named(Store):
+        def result(self, run):
+            found = super().result(run)
+            names = (NAMES * len(found.outcomes))[: len(found.outcomes)]
+            return replace(found, files=names, class_names=tuple(f"={k}" for k in range(10)))
+
+    text = b"".join(outcomes_file(Named(store), run, "csv")).decode()
+    assert not set(text) & {"\x1b", "\r", "\t"}
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert len(rows) == len(result.outcomes)
+    for row in rows:
+        assert not re.match("[=+@\uff1d-]", row["file"])
+        assert row["label_name"] == f"'={row['label']}"
+        assert float(row["margin"]) < 100, "numbers stay numbers, with their signs"
+    assert any(float(row["margin"]) < 0 for row in rows)
+    assert rows[8]["file"] == "plain.png"
+    assert rows[0]["file"] == "'" + NAMES[0]

@@ -96,7 +96,8 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def ask(store: Path, **options: Any) -> tmifpe.Result:
     model, data = tmifpe.load_model("digits-robust"), tmifpe.load_data("digits")
-    chosen: dict[str, Any] = {"threat": LINF, "shard_size": 8, "batch_size": 8}
+    # 0.1.0 had neither early exits nor tuned copies.
+    chosen: dict[str, Any] = {"threat": LINF, "shard_size": 8, "batch_size": 8, "early_exit": False, "tune": "off"}
     return tmifpe.evaluate(model, data, store=store, **(chosen | options))
 
 
@@ -371,7 +372,8 @@ from tmifpe.store.repair import repair
 def ask(store, loss, limit, **options):
     result = tmifpe.evaluate(
         tmifpe.load_model("digits-robust"), tmifpe.load_data("digits"), tmifpe.Threat("linf", 0.15),
-        tmifpe.PGD(loss=loss, **options), limit=limit, store=store, shard_size=8, batch_size=8, checks=False)
+        tmifpe.PGD(loss=loss, **options), limit=limit, store=store, shard_size=8, batch_size=8, checks=False,
+        early_exit=False, tune="off")
     return [result.spec.key(), result.resumed, result.outcomes.warmth.tolist()]
 
 old, lost = Path(sys.argv[1]), Path(sys.argv[2])

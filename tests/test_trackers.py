@@ -225,7 +225,7 @@ def test_evaluate_tells_whoever_is_named(result: Result, here: Path) -> None:
         assert numbers["tmifpe/robust_accuracy"] == np.float32(result.robust_accuracy)
 
 
-COMPARE = [word if word != "evaluate" else "compare" for word in CLI]
+COMPARE = ["compare", *(word for word in CLI[1:] if word not in ("--attack", "paper"))]
 PLAN = '[[run]]\nname = "one"\nmodel = "digits-robust"\neps = 0.15\nlimit = 4\nattack = "quick"\nchecks = false\n'
 
 

@@ -232,20 +232,20 @@ def _own_store(tmp_path, monkeypatch):
 
 @pytest.mark.checked
 def test_strict_turns_flags_into_exit_3():
-    code, out, err = run("digits-distilled", "--loss", "ce", "--strict", "--json")
+    code, out, err = run("digits-distilled", "--attack", "paper", "--loss", "ce", "--strict", "--json")
     assert code == 3
     flags = json.loads(out)["flags"]
     assert {"gradient-lost", "saturated-logits"} <= {flag["name"] for flag in flags}
     assert all(flag["seen"] and flag["advice"] for flag in flags)
     assert "gradient-lost" in err
-    assert run("digits-distilled", "--loss", "ce", "--json")[0] == 0
+    assert run("digits-distilled", "--attack", "paper", "--loss", "ce", "--json")[0] == 0
     assert run("digits-robust", "--strict")[0] == 0
 
 
 @pytest.mark.checked
 @pytest.mark.usefixtures("not_led_in")
 def test_no_checks_no_flags():
-    code, out, _ = run("digits-distilled", "--loss", "ce", "--no-checks", "--json")
+    code, out, _ = run("digits-distilled", "--attack", "paper", "--loss", "ce", "--no-checks", "--json")
     assert code == 0
     assert json.loads(out)["flags"] == []
     assert json.loads(out)["check_forwards"] == 0
@@ -255,7 +255,7 @@ def test_no_checks_no_flags():
 @pytest.mark.checked
 @pytest.mark.usefixtures("not_led_in")
 def test_the_table_shows_draws_the_second_opinion_and_flags():
-    code, out, _ = run("digits-distilled", "--loss", "ce", "--repeats", "3", "--verify", "float64")
+    code, out, _ = run("digits-distilled", "--attack", "paper", "--loss", "ce", "--repeats", "3", "--verify", "float64")
     assert code == 0
     assert "over 3 draws" in out
     assert "in fp64" in out
@@ -267,7 +267,7 @@ def test_the_table_shows_draws_the_second_opinion_and_flags():
 def test_transferred_examples_from_a_file(tmp_path):
     file = str(tmp_path / "adv.safetensors")
     assert run("digits-distilled", "--save-adv", file)[0] == 0
-    code, out, _ = run("digits-distilled", "--loss", "ce", "--transfer-adv", file, "--json")
+    code, out, _ = run("digits-distilled", "--attack", "paper", "--loss", "ce", "--transfer-adv", file, "--json")
     assert code == 0
     assert "transfer-failure" in {flag["name"] for flag in json.loads(out)["flags"]}
     (tmp_path / "bad").write_bytes(b"no such thing")
@@ -297,7 +297,7 @@ def test_compare_has_the_trust_options():
 @pytest.mark.checked
 @pytest.mark.usefixtures("not_led_in")
 def test_advice_names_options_as_the_reader_types_them():
-    _, out, _ = run("digits-distilled", "--loss", "ce", "--json")
+    _, out, _ = run("digits-distilled", "--attack", "paper", "--loss", "ce", "--json")
     told = " ".join(flag["advice"] for flag in json.loads(out)["flags"])
     assert "--attack full" in told
     assert "--verify fp64" in told

@@ -486,6 +486,20 @@ def test_tuned_and_untuned_agree(robust_digits: tuple[nn.Module, Tensor, Tensor]
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.parametrize("tuning", [Tuning(), Tuning(folded=True), Tuning(folded=True, parts=2, threads=1)], ids=str)
+def test_stage_costs_add_up_at_several_radii_on_a_copy_too(tuning: Tuning, monkeypatch: pytest.MonkeyPatch):
+    """Two forms of queries count into one list."""
+    monkeypatch.setattr(prepare, "choose", lambda *_, **__: tuning)
+    attack, model = "+".join(["pgd(steps=2)", "gama(steps=2)", "apgd(steps=2)"]), network()
+    asked = {"tune": "full", "checks": False, "batch_size": 8}
+    found = evaluate(model, data(), Threat("linf", 0.02), attack, radii=[0.005, 0.01], **asked)
+    assert found.robust > 0, "every stage has something to attack at every radius"
+    assert len(found.stages) == 3
+    assert sum(stage.forwards for stage in found.stages) + len(data()[0]) == found.tally.forwards
+    assert sum(stage.backwards for stage in found.stages) == found.tally.backwards
+    assert sum(stage.broken for stage in found.stages) == found.broken
+
+
 def test_the_choice_is_recorded_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     chosen = Tuning(channels_last=True, folded=True, batch_size=4, gain=1.5, seconds=0.25)
     monkeypatch.setattr(prepare, "choose", lambda *_, **__: chosen)

@@ -178,6 +178,7 @@ QUIET = {
     "paper",
     "checks",
     "certify",
+    "early_exit",
     "page",
 }
 UNTOUCHED = {"open_it"}

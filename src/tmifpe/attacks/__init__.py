@@ -11,12 +11,13 @@ from tmifpe.attacks.catalogue import (
     register_attack,
     split_sequence,
 )
+from tmifpe.attacks.fab import FAB
 from tmifpe.attacks.gama import GAMA
 from tmifpe.attacks.loop import Loop, Verdicts
 from tmifpe.attacks.loop.queries import Evaluated, Queries, Tally
 from tmifpe.attacks.loop.rows import Problem
 from tmifpe.attacks.multi_targeted import MultiTargeted
-from tmifpe.attacks.named import full, paper, quick
+from tmifpe.attacks.named import full, is_full, paper, quick
 from tmifpe.attacks.pgd import PGD, bim, fgsm, mim
 from tmifpe.attacks.radius.ddn import DDN
 from tmifpe.attacks.radius.fmn import FMN
@@ -29,6 +30,7 @@ __all__ = [
     "APGD",
     "ATTACKS",
     "DDN",
+    "FAB",
     "FMN",
     "GAMA",
     "PGD",
@@ -52,6 +54,7 @@ __all__ = [
     "fgsm",
     "full",
     "get_attack",
+    "is_full",
     "mim",
     "options_of",
     "paper",

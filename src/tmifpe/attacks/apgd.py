@@ -16,7 +16,7 @@ from torch import Tensor
 from tmifpe.attacks.ascent import WIDE, Ascent, AscentState
 from tmifpe.attacks.loop.queries import Evaluated, Objective
 from tmifpe.attacks.loop.rows import Problem
-from tmifpe.core import numerics
+from tmifpe.core import numerics, rng
 from tmifpe.core.errors import InputError, shown
 from tmifpe.losses import AnyLoss, get_loss, spelling
 from tmifpe.losses.catalogue import spelled_loss
@@ -84,7 +84,12 @@ class APGD(Ascent):
     def start(self, problem: Problem, restart: int) -> Tensor:
         if not self.random_start:
             return problem.x.clone()
-        return problem.norm.start(problem.ball, problem.seed, problem.indices, problem.stage, restart)
+        if problem.threat.norm != "l1":
+            return problem.norm.start(problem.ball, problem.seed, problem.indices, problem.stage, restart)
+        # As published: the projection leaves few pixels of it, so that starts differ in where they can go.
+        shape = tuple(problem.x.shape[1:])
+        noise = rng.normal(problem.seed, problem.indices, problem.stage, restart, shape).to(problem.x.dtype)
+        return problem.norm.project(problem.x + noise, problem.ball)
 
     def init(self, problem: Problem) -> APGDState:
         # The first look of a restart sets all but the point.
@@ -147,12 +152,20 @@ class APGD(Ascent):
             rises=torch.where(first, 0.0, state.rises + (value > state.value)),
             halved=state.halved | first,
             size=torch.where(first, longest, state.size),
-            share=torch.where(first, WIDE, state.share),
+            share=torch.where(first, self._first_share(problem, state), state.share),
         )
 
     def _longest(self, problem: Problem) -> float:
         """The first step in units of eps: as published, half as long at l1."""
         return self.step_size / 2 if problem.threat.norm == "l1" else self.step_size
+
+    def _first_share(self, problem: Problem, state: APGDState) -> Tensor | float:
+        """At l1: a fifth of the pixels from a random start; from a given one as many fewer than it has changed as after
+        any checkpoint."""
+        if problem.threat.norm != "l1" or problem.start is None:
+            return WIDE
+        changed = _changed(problem, state.x)
+        return torch.where((state.looks == 0) & (changed > 0), changed / _L1_THINNER, WIDE)
 
     def _checked(self, state: APGDState, number: Tensor) -> tuple[APGDState, Tensor]:
         """Rows at a checkpoint, and those that halve their steps and go back to their best point."""
@@ -172,8 +185,12 @@ class APGD(Ascent):
         """The same at l1: full steps again where the best point has fewer changed pixels, smaller ones elsewhere."""
         every = max(1, int(_L1_CHECKS * self.steps))
         here = (number > 0) & (number % every == 0)
-        changed = (state.best != problem.x).flatten(1).to(state.share.dtype).mean(dim=1)
-        thinner = changed < 0.95 * _L1_THINNER * state.share
+        changed = _changed(problem, state.best)
+        before = _L1_THINNER * state.share
+        if problem.start is None or self.restarts > 1:  # of a random start, all pixels count as changed
+            drawn = (number == every) & ((state.looks > self.steps) | (problem.start is None))
+            before = torch.where(drawn, 1.0, before)
+        thinner = changed < 0.95 * before
         again = here & thinner
         longest = self._longest(problem)
         size = torch.where(thinner, longest, (state.size / _L1_THINNER).clamp(min=0.1 * longest))
@@ -182,6 +199,11 @@ class APGD(Ascent):
             size=torch.where(here, size, state.size),
             share=torch.where(here, changed / _L1_THINNER, state.share),
         ), again
+
+
+def _changed(problem: Problem, x: Tensor) -> Tensor:
+    """The share of the pixels that differ from the image's (n,)."""
+    return (x != problem.x).flatten(1).to(problem.eps.dtype).mean(dim=1)
 
 
 @lru_cache(maxsize=64)

@@ -8,6 +8,7 @@ __all__ = [
     "attack_spelling",
     "attack_title",
     "get_attack",
+    "is_named",
     "options_of",
     "part_names",
     "register_attack",
@@ -18,6 +19,7 @@ __all__ = [
 import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from tmifpe.core.errors import InputError
@@ -78,6 +80,11 @@ ATTACKS.add(
     "fmn",
     "tmifpe.attacks.radius.fmn:FMN",
     "the smallest perturbation, in a ball that shrinks and grows (Pintor et al. 2021)",
+)
+ATTACKS.add(
+    "fab",
+    "tmifpe.attacks.fab:FAB",
+    "the smallest perturbation, by projections onto the linear model's boundary (Croce and Hein 2020)",
 )
 ATTACKS.add(
     "bracket",
@@ -164,18 +171,37 @@ def attack_spelling(attack: Attack) -> str:
     return text
 
 
-def attack_title(spellings: Sequence[str]) -> str:
-    """A short name for the stages of a run: `full` or `quick` if they are that, else their text.
+def attack_title(spellings: Sequence[str], *, targeted: bool = False) -> str:
+    """A short name for the stages of a run: `full`, with its options, or `quick` if they are that, else their text.
 
-    >>> attack_title([attack_spelling(stage) for stage in get_attack("full").stages])
-    'full'
+    >>> attack_title([attack_spelling(stage) for stage in get_attack("full(restarts=2)").stages])
+    'full(restarts=2)'
     >>> attack_title(["fgsm", "gama"])
     'fgsm; gama'
     """
-    for name in NAMED:
-        if [attack_spelling(stage) for stage in get_attack(name).stages] == list(spellings):
-            return name
-    return "; ".join(spellings)
+    return _title(tuple(spellings), targeted)
+
+
+@lru_cache(maxsize=256)  # lists of runs ask for few of them again and again
+def _title(spellings: tuple[str, ...], targeted: bool) -> str:
+    from tmifpe.attacks.named import full_options
+
+    if spellings == (attack_spelling(get_attack("quick")),):
+        return "quick"
+    asked = full_options(spellings, targeted=targeted)
+    if asked is None:
+        return "; ".join(spellings)
+    usual = inspect.signature(ATTACKS.get("full")).parameters
+    return spell("full", {name: value for name, value in asked.items() if value != usual[name].default})
+
+
+def is_named(title: str) -> bool:
+    """Whether a title is a name of `NAMED`, perhaps with options, and not the text of the stages.
+
+    >>> is_named("full(restarts=2)"), is_named("fgsm; gama"), is_named("pgd(steps=20)")
+    (True, False, False)
+    """
+    return title.partition("(")[0] in NAMED and ";" not in title
 
 
 def stage_title(spelling: str) -> str:

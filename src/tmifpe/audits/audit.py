@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tmifpe.attacks.hooks.layers import ROWS, Layers, look_at_layers
-from tmifpe.attacks.loop.frozen import device_of
 from tmifpe.attacks.loop.queries import Queries
 from tmifpe.audits.at_precision import Network, at_precision
 from tmifpe.audits.gradient_errors import Flags, GradientErrors, compare_gradients
@@ -43,6 +42,7 @@ PRECISIONS = ("fp16", "bf16", "fp32")
 
 
 @torch.inference_mode(False)  # gradients are what it is about, wherever it is called
+@preserved_rng()
 def audit(
     model: Model | Classifier,
     data: Any,
@@ -83,7 +83,6 @@ def audit(
     sample = source.fetch(range(min(2, len(source))))[0]
     with ExitStack() as stack:
         told = stack.enter_context(counted(progress, "audit"))
-        stack.enter_context(preserved_rng(device_of(network) or torch.device("cpu")))
         reference = stack.enter_context(at_precision(network, "fp64", sample))
         runs = [stack.enter_context(at_precision(network, precision, sample)) for precision in precisions]
         randomised = _is_random(reference, sample)
@@ -106,7 +105,7 @@ def _layers(network: Model, data: Data, correct: NDArray[np.intp]) -> Layers:
     """Some of the correctly classified images, evenly spread."""
     some = correct[np.linspace(0, len(correct) - 1, min(ROWS, len(correct))).astype(int)]
     x, labels = data.fetch(np.unique(some).tolist())
-    with prepare_model(network) as prepared, preserved_rng(prepared.device):
+    with prepare_model(network) as prepared:
         queries = Queries(prepared.model, prepared.dtype)
         return look_at_layers(queries, x.to(prepared.device, prepared.image_dtype), labels.to(prepared.device))
 

@@ -28,13 +28,14 @@ class Variable:
 
 @dataclass(frozen=True)
 class Call:
-    """An operation in a traced pass: its arguments, the shape of its result with the batch, and where nodes go."""
+    """An operation in a traced pass: its arguments, the shape (with the batch) and dtype of its result, and where nodes go."""
 
     args: Sequence[Any]
     kwargs: dict[str, Any]
     result: tuple[int, ...]
     batch: int
     device: torch.device
+    dtype: torch.dtype
     add: Callable[[Node], Variable]
 
     def get(self, place: int, name: str, default: Any) -> Any:
@@ -53,10 +54,12 @@ class Call:
         return self.result[1:]
 
     def constant(self, value: Any) -> Tensor:
-        """A weight or a number in float64, exactly."""
-        if not isinstance(value, Tensor | int | float):
+        """A weight, or a number as the model's dtype has it, in float64."""
+        if isinstance(value, Tensor):
+            return value.to(self.device).double()
+        if not isinstance(value, int | float):
             raise Refused("multiplies or divides by something that depends on the image")
-        return torch.as_tensor(value, device=self.device).double()
+        return torch.tensor(value, dtype=self.dtype, device=self.device).double()
 
     def dimension(self, number: int, of: int | None = None) -> int:
         """A dimension of the first argument, counted from 0, the batch."""

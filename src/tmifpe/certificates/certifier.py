@@ -91,19 +91,24 @@ class Certifier:
         return torch.where(good > 0, good, 0.0)
 
     def _region(self, x: Tensor, eps: Tensor) -> Region:
-        """The ball in the box. A point that an attack has projected may lie outside by the rounding of its dtype."""
+        """The ball in the box, rounded outwards. A point that an attack has projected may lie outside by the rounding of
+        its dtype."""
         threat = self.threat
         slack = torch.finfo(self.dtype).eps * max(abs(threat.low), abs(threat.high))
-        centre, radius = x.double(), (eps.double() + slack).reshape(-1, *(1 for _ in x.shape[1:]))
-        return Region((centre - radius).clamp(min=threat.low), (centre + radius).clamp(max=threat.high))
+        up = torch.tensor(torch.inf, dtype=torch.float64, device=x.device)
+        centre, radius = x.double(), torch.nextafter(eps.double() + slack, up).reshape(-1, *(1 for _ in x.shape[1:]))
+        low, high = torch.nextafter(centre - radius, -up), torch.nextafter(centre + radius, up)
+        return Region(low.clamp(min=threat.low), high.clamp(max=threat.high))
 
     def _check(self, x: Tensor, logits: Range) -> None:
         """The nodes are the model: at the images themselves they give its logits, up to the rounding allowed for."""
         computed = self.model(x).double()
         off = (self.network(x.double()) - computed).abs()
-        if not bool((off <= logits.error).all()):
+        # The nodes compute in float64, too, and round as a model in float64 does.
+        allowed = logits.error * (2 if self.dtype == torch.float64 else 1 + 2.0**-20)
+        if not bool((off <= allowed).all()):
             raise InputError(
                 "the model cannot be certified: its logits differ from those of the traced network by "
-                f"{float((off - logits.error).max()):.2g} more than its dtype rounds; it may be random, remember "
+                f"{float((off - allowed).max()):.2g} more than its dtype rounds; it may be random, remember "
                 "earlier images, or compute in a lower precision such as TF32"
             )

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from tmifpe.attacks.loop.frozen import dtype_of, frozen
 from tmifpe.certificates.certifier import BATCH, STEPS, Certifier
 from tmifpe.core.errors import InputError
 from tmifpe.core.numbers import whole_number
@@ -90,26 +91,18 @@ def certified_radius(
 
 @contextmanager
 def _made(model: Model | Classifier, x: Tensor, y: Tensor, threat: Threat) -> Iterator[tuple[Certifier, Tensor]]:
-    """The model, traced, and the images in its dtype; every layer is given back in the mode it came in."""
+    """The model, traced, and the images in its dtype; the model is given back as it came in."""
     if not isinstance(threat, Threat):
         raise InputError(f"the threat must be a Threat, e.g. Threat('linf', 8/255), got {type(threat).__name__}")
     network: Model = model.module if isinstance(model, Classifier) else model
-    layers = list(network.modules()) if isinstance(network, nn.Module) else []
-    modes = [layer.training for layer in layers]
-    tensors = [*network.parameters(), *network.buffers()] if isinstance(network, nn.Module) else []
-    dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), x.dtype)
-    images = _checked(x, y, threat).to(dtype)
-    try:
-        if isinstance(network, nn.Module):
-            network.eval()
+    images = _checked(x, y, threat)
+    images = images.to(dtype_of(network) or images.dtype)
+    with frozen(network):
         certifier = Certifier.of(network, images[:1], threat)
         (classes,) = certifier.network.nodes[-1].shape
         if int(y.max()) >= classes or int(y.min()) < 0:
             raise InputError(f"labels must be classes from 0 to {classes - 1}")
         yield certifier, images
-    finally:
-        for layer, mode in zip(layers, modes, strict=True):
-            layer.training = mode
 
 
 def _checked(x: Tensor, y: Tensor, threat: Threat) -> Tensor:

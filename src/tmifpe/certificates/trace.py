@@ -81,7 +81,8 @@ class _Reader:
                 raise Refused("")
             if node.meta["val"] is None:
                 raise Refused("gives no tensor")
-            call = Call(args, kwargs, _shape(node.meta["val"]), len(self.images), self.images.device, self._add)
+            made, images = node.meta["val"], self.images
+            call = Call(args, kwargs, _shape(made), len(images), images.device, _first(made).dtype, self._add)
             return OPERATIONS[name](call)
         except Refused as refused:
             why = f", which {refused}" if str(refused) else ""
@@ -118,8 +119,11 @@ def _name(target: Any) -> str:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    first = value[0] if isinstance(value, tuple | list) else value
-    return tuple(int(side) for side in first.shape)
+    return tuple(int(side) for side in _first(value).shape)
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, tuple | list) else value
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -7,7 +7,7 @@ __all__ = ["Ran", "advised"]
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tmifpe.attacks import full
+from tmifpe.attacks import is_full
 from tmifpe.checks.flags import FLAGS
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job
@@ -23,7 +23,7 @@ class Ran:
     """The names of the losses that its attacks climbed."""
     attacks: frozenset[str] = frozenset()
     full: bool = False
-    """Whether it was the default attack, or what of it fits a targeted or randomised run."""
+    """Whether it was the default attack, with whatever options, or what of it fits a targeted run."""
     blind: bool = False
     """Whether a gradient-free attack, or such a part of one, took part."""
     steps: int = 0
@@ -43,7 +43,7 @@ class Ran:
         return cls(
             losses=frozenset(losses),
             attacks=frozenset(stage.name for stage in stages),
-            full=len(stages) > 1 and all(stage in full().stages for stage in stages),
+            full=is_full(job.attack),
             blind=any(not one.needs_gradient for stage in stages for one in (stage, *stage.parts)),
             steps=max(_whole(stage, "steps", 0) for stage in stages),
             restarts=max(_whole(stage, "restarts", 1) for stage in stages),
@@ -59,8 +59,11 @@ class Ran:
         return [] if self.full else ['run the default, `attack="full"`']
 
     def longer(self, restarts: int = 1) -> str:
-        """The run's attack with ten times as many steps and so many times the restarts, spelled out: `full` and
-        `quick` take no options. Of several attacks, one that climbs the default loss."""
+        """The run's attack with ten times as many steps and so many times the restarts. Of several attacks, one that
+        climbs the default loss."""
+        if self.full:
+            again = f", restarts={restarts}" if restarts > 1 else ""
+            return f'`attack="full(steps={10 * self.steps}{again})"`'
         known = sorted(self.losses - {"tmifpe"})
         loss = f'loss="{known[0]}", ' if len(known) == len(self.losses) == 1 else ""
         again = f", restarts={restarts * self.restarts}" if restarts * self.restarts > 1 else ""
@@ -95,6 +98,11 @@ def advised(flag: Flag, ran: Ran) -> Flag:
 def _zero_gradients(ran: Ran) -> str:
     if "tmifpe" not in ran.losses:
         return ""
+    if others := sorted(ran.losses - {"tmifpe"}):
+        return (
+            f"The gradient of {', '.join(others)} may have underflowed there, which that of T-MIFPE, used here too, never "
+            f"does: run without it. If the flag stays, the network itself has no gradient: {ran.gradient_free}."
+        )
     return (
         "Those survivors were not attacked, and no other loss helps: that of T-MIFPE, used here, never underflows, so "
         f"the network itself has no gradient. Attack a differentiable approximation of it, or {ran.gradient_free}."

@@ -95,6 +95,12 @@ _add(
     "Put BatchNorm in eval mode, with its running statistics; the verdict on one image must not depend on others.",
 )
 _add(
+    "remembers-images",
+    "other images in the same tensor get the logits of those before",
+    "Let the model compute every time, or tell images apart by their content: their address (`data_ptr`) and object "
+    "(`id`) are given to others. What an attack was shown may be of other images, and the number too high.",
+)
+_add(
     "probabilities",
     "the model returns probabilities instead of logits",
     "Remove the softmax at the end: losses on logits saturate on probabilities, and the attack is weakened.",

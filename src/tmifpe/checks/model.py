@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tmifpe.attacks import Stepwise
 from tmifpe.attacks.hooks.layers import ROWS, Layers, look_at_layers
+from tmifpe.attacks.hooks.uncompiled import uncompiled
 from tmifpe.attacks.loop.frozen import preserved_state
 from tmifpe.attacks.loop.queries import Objective, Queries
 from tmifpe.attacks.loop.rows import Problem
@@ -91,7 +92,7 @@ def _positions(job: Job, outcomes: Outcomes, allowance: Allowance) -> tuple[np.n
         right = int(outcomes.correct[chosen].sum())
         layers = 2 * min(right, ROWS) if slopes else 0  # once as it is, once module by module
         alone = count == 1  # is read in company
-        if count * readings + right * slopes + layers + 2 * min(count, twice) + alone <= most:
+        if count * readings + right * slopes + layers + 3 * min(count, twice) + alone <= most:
             if count < min(n, LARGEST):
                 allowance.cut.append(f"the model on {count} examples instead of {min(n, LARGEST)}")
             return chosen, twice, right
@@ -132,10 +133,19 @@ def _layers(job: Job, correct: Sample) -> Layers:
 
 def _behaviour(job: Job, sample: Sample, treated: bool) -> Iterator[Flag]:
     """What happens in the forward pass: sampling, dropout, mixing within the batch, optimisation."""
-    with ForwardWatcher() as seen:
-        again = sample.read(sample.problem.x)
+    x = sample.problem.x.clone()
+    with uncompiled(), ForwardWatcher() as seen:
+        again = _read_in_place(sample, x)
+    swapped = _read_in_place(sample, x.copy_(x.flip(0)))
+    same = (change_of(swapped, again, job.prepared) <= 1) & (change_of(again.flip(0), again, job.prepared) > 1)
+    if remembers := bool(same.any()):
+        yield flag(
+            "remembers-images",
+            f"For {int(same.sum())} of {len(sample)} images the model returned the logits of others, which it had been "
+            "given in the same tensor before.",
+        )
     change = change_of(again, sample.logits, job.prepared)
-    if bool((change > 1).any()) and not treated:
+    if bool((change > 1).any()) and not treated and not remembers:
         flips = int((again.argmax(dim=1) != sample.logits.argmax(dim=1)).sum())
         yield flag(
             "randomised",
@@ -148,13 +158,21 @@ def _behaviour(job: Job, sample: Sample, treated: bool) -> Iterator[Flag]:
         yield flag("inference-time-optimisation", "The forward pass calls autograd.")
     if seen.batch_statistics:
         yield flag("batch-dependent", "BatchNorm normalises by the statistics of the batch (train mode).")
-    elif not bool((change > 1).any()):  # of a randomised model, batch and chance cannot be told apart
+    elif not bool((change > 1).any()) and not remembers:  # of a randomised model, batch and chance cannot be told apart
         moved = change_of(_in_a_different_batch(sample), sample.logits, job.prepared)
         if bool((moved > 1).any()):
             yield flag(
                 "batch-dependent",
                 f"The logits of {int((moved > 1).sum())} of {len(sample)} images changed in a different batch.",
             )
+
+
+def _read_in_place(sample: Sample, x: Tensor) -> Tensor:
+    """Logits of x, from the same addresses and, where one batch holds it, the same object every time."""
+    if len(x) > sample.batch_size:
+        return sample.read(x)
+    logits = sample.queries.logits(x)
+    return logits.to(sample.logits.dtype)
 
 
 def _in_a_different_batch(sample: Sample) -> Tensor:

@@ -16,7 +16,7 @@ from tmifpe.version import __version__
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 a gate was missed (--fail-below and its like); 2 a mistake, said in one sentence; 3 flags "
-    "were raised (--strict); 4 shards failed, and the run is incomplete; 130 interrupted."
+    "were raised (--strict); 4 shards failed, and the run is incomplete; 70 a bug of tmifpe; 130 interrupted."
 )
 
 
@@ -120,6 +120,7 @@ _register()
 def main() -> None:
     """The `tmifpe` command."""
     import sys
+    import traceback
 
     from tmifpe.core.process import keep_freed_memory, wait_briefly
 
@@ -128,4 +129,9 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character shows another, not a traceback
             stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
-    app(prog_name="tmifpe")  # also as `python -m tmifpe`: completion belongs to the command
+    try:
+        app(prog_name="tmifpe")  # also as `python -m tmifpe`: completion belongs to the command
+    except Exception:  # not with 1, as Python would: to a CI that is a missed gate
+        for line in traceback.format_exc().splitlines():
+            sys.stderr.write("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line) + "\n")
+        sys.exit(70)

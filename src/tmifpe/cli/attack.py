@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["attack_from", "paper_from"]
+__all__ = ["attack_from", "paper_from", "weaker"]
 
 from typing import TYPE_CHECKING, Any
 
-from tmifpe.cli.options import AttackOptions
+from tmifpe.cli.options import StepOptions
 from tmifpe.core.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -15,47 +15,53 @@ if TYPE_CHECKING:
 _OF_AN_ATTACK = ("steps", "restarts", "schedule", "momentum")
 
 
-def paper_from(options: AttackOptions) -> PGD:
+def paper_from(options: StepOptions) -> PGD:
     """The paper's protocol with the values that were given: what climbs the losses of a table."""
     from tmifpe.attacks import paper
 
     return paper(**_given(options))
 
 
-def attack_from(options: AttackOptions, attack: str | None, loss: str | None) -> Attack:
-    """What --attack names, with the values of --loss, --steps, ... that it takes; without it `paper` with them; `full`
-    if none of them is given."""
-    if attack is not None:
-        values = _given(options) | ({} if loss is None else {"loss": loss})
-        return _with_values(attack, values)
-    if loss is None and not _given(options):
-        from tmifpe.attacks import full
-
-        return full()
-    if loss is None:
-        return paper_from(options)
-    return _from_loss(options, loss)
+def attack_from(options: StepOptions, attack: str | None, loss: str | None) -> Attack:
+    """What --attack names, by default `full`, with the values of --loss, --steps, ... that it takes. `InputError` for
+    what it does not take: another attack is never run in its place."""
+    values = _given(options) | ({} if loss is None else {"loss": loss})
+    if attack is None:
+        _check_of_full(values)
+    return _with_values("full" if attack is None else attack, values)
 
 
-def _given(options: AttackOptions) -> dict[str, Any]:
+def weaker(options: StepOptions, attack: str | None, loss: str | None) -> str:
+    """A sentence where options go to an attack that is weaker than what they would make without --attack."""
+    from tmifpe.core.options import parse
+
+    values = _given(options) | ({} if loss is None else {"loss": loss})
+    if attack is None or not values or "+" in attack or parse(attack)[0] not in ("quick", "paper"):
+        return ""
+    given = ", ".join(f"--{option}" for option in values)
+    return f"{given} with --attack {attack} is one PGD, which breaks less than the default: leave out --attack for that"
+
+
+def _given(options: StepOptions) -> dict[str, Any]:
     return {name: value for name in _OF_AN_ATTACK if (value := getattr(options, name)) is not None}
 
 
-def _from_loss(options: AttackOptions, text: str) -> Attack:
-    """As in 0.1.0: --loss may name an attack, which then has the steps and restarts of `paper`."""
-    from tmifpe.attacks import attack_spelling, split_sequence
-    from tmifpe.cli.console import notice
+def _check_of_full(values: dict[str, Any]) -> None:
+    """`InputError` for options that once chose another attack than the default, and what to type for that one."""
+    from tmifpe.attacks import ATTACKS, split_sequence
     from tmifpe.core.options import parse
     from tmifpe.losses import LOSSES
-    from tmifpe.run.resolve import resolve_attack
 
-    if all(parse(part)[0] in LOSSES for part in split_sequence(text)):
-        return resolve_attack(text, paper_from(options))
-    _with_values(text, _given(options))
-    found = resolve_attack(text, paper_from(options))
-    spelled = text if resolve_attack(text) == found else attack_spelling(found)
-    notice(f"{text} is an attack: write --attack '{spelled}'; --loss takes losses")
-    return found
+    if "momentum" in values:
+        raise InputError(
+            "full, the default, has its own --momentum; for one PGD with another, which breaks less: "
+            f"--attack paper --momentum {values['momentum']:g}"
+        )
+    parts = split_sequence(values.get("loss", ""))
+    attacks = [part for part in parts if (name := parse(part)[0]) not in LOSSES and name in ATTACKS]
+    if attacks or len(parts) > 1:
+        what = f"{attacks[0]} is an attack" if attacks else f"{', '.join(parts)} are several"
+        raise InputError(f"--loss takes one loss, and {what}: write --attack '{','.join(parts)}'")
 
 
 def _with_values(text: str, values: dict[str, Any]) -> Attack:

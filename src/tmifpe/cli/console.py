@@ -118,6 +118,7 @@ def percent(value: float) -> str:
 
 def result_table(result: Result) -> Table:
     from tmifpe.attacks.catalogue import stage_title
+    from tmifpe.run.shown.sheets import clean_said, examples_said
 
     spec = result.spec
     table = Table(title=plain(f"{spec.model} on {spec.data}"), show_header=False, title_justify="left")
@@ -125,8 +126,8 @@ def result_table(result: Result) -> Table:
     table.add_column()
     rows = [
         ("robust accuracy", _accuracy(result)),
-        ("clean accuracy", f"{percent(result.clean_accuracy)} %"),
-        ("examples", f"{result.n}, of which broken {result.broken}"),
+        ("clean accuracy", clean_said(result)),
+        ("examples", f"{result.n}, of which broken {result.broken}" if result.complete else examples_said(result)),
         ("threat", plain(f"{spec.threat.norm}, eps {spec.threat.eps:.6g}{spec.threat.within}")),
         ("attack", plain(spec.attack_title.replace(",", ", "))),  # spaces, so that lines can break
         ("precision, mode, seed", plain(f"{spec.precision}, {spec.mode}, {spec.seed}")),
@@ -136,9 +137,11 @@ def result_table(result: Result) -> Table:
     if parts := {name: indices for name, indices in result.broken_by().items() if ": " in name}:
         told = ", ".join(f"{name} {len(indices)}" for name, indices in parts.items())
         rows.insert(3, ("broken by", plain(told)))
-    if spec.targets != "none":
+    if spec.targets != "none" and result.complete:
         rows.insert(2, ("success rate", f"{percent(result.success_rate)} % towards {plain(spec.targets)}"))
     parts = [("shard", f"{result.part}, {len(result.outcomes)} of {result.plan.n} examples")] if result.part else []
+    if not len(result.outcomes):  # nothing is known but how many there are
+        rows = [row for row in rows if not row[0].endswith("accuracy")]
     for name, text in (*parts, rows[0], *_beside(result), *rows[1:], *_added(result)):
         table.add_row(name, text)
     for number, stage in enumerate(result.stages if len(spec.attacks) > 1 else (), 1):
@@ -161,9 +164,9 @@ def add_remarks(table: Table, result: Result) -> None:
 
 
 def _accuracy(result: Result) -> str:
-    if result.missing:
+    if not result.complete:
         low, high = map(percent, result.bounds)
-        every = result.n + result.missing
+        every = len(result.outcomes) + result.missing
         return f"[bold]{low} to {high} %[/bold]  (incomplete: {result.missing} of {every} examples have no verdict)"
     low, high = map(percent, result.interval)
     return f"[bold]{percent(result.robust_accuracy)} %[/bold]  (95 %: {low} to {high})"
@@ -180,14 +183,14 @@ def _beside(result: Result) -> Iterator[tuple[str, str]]:
         mean = sum(result.repeated) / len(result.repeated)
         bounds = " to ".join(percent(bound) for bound in student(result.repeated))
         yield f"over {len(result.repeated)} draws", f"{percent(mean)} %  (95 %: {bounds})"
-    for one in () if result.missing else result.radii[:-1]:
+    for one in result.radii[:-1] if result.complete else ():
         low, high = map(percent, one.interval)
         proved = "" if one.certified_accuracy is None else f", certified {percent(one.certified_accuracy)} %"
         yield f"at eps {one.eps:.6g}", f"{percent(one.robust_accuracy)} %  (95 %: {low} to {high}){proved}"
-    if result.certified_accuracy is not None:
+    if result.certified_accuracy is not None and len(result.outcomes):
         proved, attacked = percent(result.certified_accuracy), percent(result.bounds[1])
         yield "proved and attacked", f"certified {proved} % ≤ robust ≤ attacked {attacked} %"
-    if result.spec.verify != "none" and not result.missing:
+    if result.spec.verify != "none" and result.complete:
         second = f"{percent(result.second_robust_accuracy)} % robust, {len(result.fragile)} examples differ (fragile)"
         yield f"in {plain(result.spec.verify)}", second
 

@@ -37,7 +37,7 @@ def evaluate(
     ] = None,
     loss: Annotated[
         str | None,
-        typer.Option(help="The loss to climb, e.g. tmifpe, ce, 'mifpe(T=10)'.  [default: tmifpe]"),
+        typer.Option(help="The loss to climb, e.g. tmifpe, ce, 'mifpe(T=10)'; by full, beside its own.  [default: tmifpe]"),
     ] = None,
     how: AttackOptions,
     trust: TrustOptions,
@@ -112,10 +112,12 @@ def _measured(
     """The result in the words of the command line, and the device that it was computed on."""
     import tmifpe
     from tmifpe.cli import console, parse
-    from tmifpe.cli.attack import attack_from
+    from tmifpe.cli.attack import attack_from, weaker
     from tmifpe.cli.interrupt import interruptible
 
     threat, chosen = parse.threat_from(how, source.box), attack_from(how, attack, loss)
+    if said := weaker(how, attack, loss):
+        console.notice(said)
     classifier, data, device = parse.load_sources(source)
     options: dict[str, Any] = parse.request_from(how, data)
     options |= {"device": device, "store": keep.folder, "fresh": keep.fresh, **more}

@@ -58,7 +58,7 @@ def list_runs(
         raise InputError(f"there is no folder {store}; tmifpe evaluate --store {store} would make it")
     found = kept.runs(superseded=every)
     if json:
-        print_json({"runs": [run.to_json() for run in found]})
+        print_json({"runs": [run.to_json() | _bounds(kept, run) for run in found]})
         return
     if not found:
         typer.echo(harmless(f"no runs in {store}"), err=True)
@@ -77,7 +77,9 @@ def list_runs(
             plain(_asked(spec)),
             *([str(spec.seed), plain(run.started[:16].replace("T", " "))] if more else []),
             f"{run.done}/{run.plan.n}",
-            percent(result["robust_accuracy"]) if result else "",
+            percent(result["robust_accuracy"])
+            if result
+            else " to ".join(map(percent, _bounds(kept, run).get("bounds", ()))),
         )
     shown.print(table)
 
@@ -99,7 +101,7 @@ def show(run: Name, store: Folder = STORE, json: Json = False) -> None:
         told = found.to_json() | {"spec": found.spec.as_dict(), "plan": dataclasses.asdict(found.plan)}
         flags = [dataclasses.asdict(flag) for flag in result.flags]
         told["failures"] = [dataclasses.asdict(failure) for failure in result.failures]
-        told["result"] = found.result and found.result | {"flags": flags}
+        told["result"] = (found.result or result.to_json()) | {"flags": flags}
         print_json(told | {"sessions": [dataclasses.asdict(session) for session in sessions]})
         return
     shown = Console()
@@ -109,7 +111,10 @@ def show(run: Name, store: Folder = STORE, json: Json = False) -> None:
         for line in failure.traceback.splitlines():
             shown.print(plain(line), highlight=False)
     if found.finished is None:
-        shown.print(f"Not finished: {found.done} of {found.plan.n} examples; run the same command again to resume.")
+        last = "; its checks have not run" if result.complete else ""
+        shown.print(
+            f"Not finished: {found.done} of {found.plan.n} examples{last}; run the same command again to resume."
+        )
     for session in sessions:
         what = ", ".join(f"{name} {value}" for name, value in {**session.versions, **session.machine}.items())
         shown.print(plain(f"{session.started}: {session.shards} shards with {what}"), highlight=False)
@@ -290,13 +295,11 @@ def _with_adv(store: Store, run: StoredRun) -> Any:
 
 
 def _for_the_hub(store: Store, run: StoredRun, where: str, dataset: str | None, task: str | None) -> None:
-    from dataclasses import replace
-
     from tmifpe.cli.console import in_cli_words, remark
     from tmifpe.cli.parse import folder_from, write_file
     from tmifpe.report.hub import hub_entry, yaml_text
 
-    result = replace(in_cli_words(store.result(run)), missing=run.plan.n - run.done)
+    result = in_cli_words(store.result(run))
     entry, folder = hub_entry(result, dataset, task, run.finished), folder_from(where)
     try:
         (folder / ".eval_results").mkdir(parents=True, exist_ok=True)
@@ -309,12 +312,15 @@ def _for_the_hub(store: Store, run: StoredRun, where: str, dataset: str | None, 
     remark("model-index.yaml belongs into the head of the model's README.md, between its two lines ---")
 
 
+def _bounds(store: Store, run: StoredRun) -> dict[str, Any]:
+    """Of the robust accuracy of a run that is not finished: it has no number."""
+    return {} if run.result or not run.done else {"bounds": list(store.result(run).bounds)}
+
+
 def _asked(spec: RunSpec) -> str:
     """The attacks and, where they are not the usual ones, what else tells the run from another: targets, seed, ..."""
-    from tmifpe.attacks.catalogue import NAMED
-
     title = spec.attack_title
-    words = [title if title in NAMED else "; ".join(_short(attack) for attack in spec.attacks)]
+    words = [title if spec.is_named else "; ".join(_short(attack) for attack in spec.attacks)]
     words += [f"to {spec.targets}"] if spec.targets != "none" else []
     words += [f"through {', '.join(spec.straight_through)}"] if spec.straight_through else []
     words += ["certify"] if spec.certify != "none" else []

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tmifpe.attacks import APGD, Attack, Square, get_attack
+from tmifpe.attacks import APGD, FAB, Attack, Square, get_attack
 from tmifpe.attacks.catalogue import stage_title
+from tmifpe.attacks.radius.outside import Outside
 from tmifpe.compat.inputs import check_batch
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import whole_number
@@ -26,23 +27,22 @@ from tmifpe.run.result import Result
 
 _NORMS = ("Linf", "L2", "L1")
 _VERSIONS = {"standard": ["full"], "rand": ["apgd-ce", "apgd-dlr"]}
-_INSTEAD = {
-    "apgd-t": "add 'multi-targeted', which aims at the nearest classes, or 'full'",
-    "fab": "add 'full', or evaluate with AutoAttack itself: tmifpe.evaluate(..., attack='autoattack')",
-}
-_INSTEAD["fab-t"] = _INSTEAD["fab"]
+_INSTEAD = {"apgd-t": "add 'multi-targeted', which aims at the nearest classes, or 'full'"}
 
 
-@dataclass
+# With slots, a setting that does not exist raises instead of changing nothing.
+@dataclass(slots=True)
 class APGDSettings:
-    """`adversary.apgd`, for the attacks apgd-ce and apgd-dlr."""
+    """`adversary.apgd`, for the attacks apgd-ce and apgd-dlr. `use_largereps` (L1): 30 % of the steps each in balls of
+    three and two times eps, the others in eps itself."""
 
     n_restarts: int = 5
     n_iter: int = 100
     eot_iter: int = 1
+    use_largereps: bool = False
 
 
-@dataclass
+@dataclass(slots=True)
 class TargetedSettings:
     """`adversary.apgd_targeted`; apgd-t is refused, so that these change nothing."""
 
@@ -50,18 +50,19 @@ class TargetedSettings:
     n_iter: int = 100
     eot_iter: int = 1
     n_target_classes: int = 9
+    use_largereps: bool = False
 
 
-@dataclass
+@dataclass(slots=True)
 class FABSettings:
-    """`adversary.fab`; fab and fab-t are refused, so that these change nothing."""
+    """`adversary.fab`, for the attacks fab and fab-t; the latter has one restart, as it has there."""
 
     n_restarts: int = 5
     n_iter: int = 100
     n_target_classes: int = 9
 
 
-@dataclass
+@dataclass(slots=True)
 class SquareSettings:
     """`adversary.square`."""
 
@@ -87,10 +88,10 @@ class AutoAttack:
     """AutoAttack's constructor and methods. `standard` runs tmifpe's `full` (docs/strength.md compares them).
 
     version: `standard`; `rand` (apgd-ce and apgd-dlr, averaged over 20 draws); `custom` with `attacks_to_run`, of
-        apgd-ce, apgd-dlr, square and every attack of tmifpe (`full`, `multi-targeted`, `pgd(loss=cw)`).
+        apgd-ce, apgd-dlr, fab, fab-t, square and every attack of tmifpe (`full`, `multi-targeted`, `pgd(loss=cw)`).
     seed: None is 0. device: `cuda` is taken to mean where the model is, if there is no CUDA.
 
-    `plus`, `apgd-t`, `fab` and `fab-t` are refused, and so are TensorFlow models and `state_path`.
+    `plus` and `apgd-t` are refused, and so are TensorFlow models and `state_path`.
 
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
     >>> x, y = torch.rand(8, 1, 2, 2), torch.zeros(8, dtype=torch.long)
@@ -129,7 +130,7 @@ class AutoAttack:
     def set_version(self, version: str = "standard") -> None:
         """Set the attacks of `standard` or `rand`, and their settings."""
         if version not in _VERSIONS:
-            reason = "runs FAB, which tmifpe does not have" if version == "plus" else "is not known"
+            reason = "runs apgd-t, which tmifpe does not have" if version == "plus" else "is not known"
             raise InputError(f"version {shown(version)} {reason}; use 'standard', 'rand' or 'custom'")
         self._say(f"setting parameters for {version} version")
         self.version, self.attacks_to_run = version, list(_VERSIONS[version])
@@ -203,17 +204,38 @@ class AutoAttack:
         if name in _INSTEAD:
             raise InputError(f"tmifpe does not have {name}; {_INSTEAD[name]}")
         if name in ("apgd-ce", "apgd-dlr"):
-            return APGD(loss=name.removeprefix("apgd-"), steps=self.apgd.n_iter, restarts=self.apgd.n_restarts)
+            return self._apgd(name.removeprefix("apgd-"))
+        if name == "fab":
+            return FAB(self.fab.n_iter, self.fab.n_restarts, smallest=False)
+        if name == "fab-t":
+            return FAB(self.fab.n_iter, targets=self.fab.n_target_classes, towards="each", smallest=False)
         if name == "square":
             given = self.square
             return Square(given.n_queries, given.p_init, given.n_restarts)
         return get_attack(name)
 
+    def _apgd(self, loss: str) -> Attack:
+        given = self.apgd
+        if not given.use_largereps:
+            return APGD(loss=loss, steps=given.n_iter, restarts=given.n_restarts)
+        if self.norm != "L1":
+            raise InputError("use_largereps is for norm='L1' only, as in AutoAttack itself")
+        wide = -(-3 * given.n_iter // 10)
+        last = given.n_iter - 2 * wide
+        if last < 1:
+            raise InputError(f"use_largereps needs 4 steps at least (n_iter), got {shown(given.n_iter)}")
+        return Outside(APGD(loss=loss, steps=wide), last=last, restarts=given.n_restarts)
+
     def _check_settings(self, names: Sequence[str]) -> None:
         """Settings that no attack would read must not be ignored in silence."""
         usual = APGDSettings(1, 100, 20) if self.version == "rand" else APGDSettings()
-        read = {"apgd": {"apgd-ce", "apgd-dlr"}, "square": {"square"}}
-        for part, now, default in (("apgd", self.apgd, usual), ("square", self.square, SquareSettings())):
+        read = {"apgd": {"apgd-ce", "apgd-dlr"}, "fab": {"fab", "fab-t"}, "square": {"square"}}
+        settings = (
+            ("apgd", self.apgd, usual),
+            ("fab", self.fab, FABSettings()),
+            ("square", self.square, SquareSettings()),
+        )
+        for part, now, default in settings:
             if now != default and not read[part] & set(names):
                 raise InputError(
                     f"adversary.{part} was changed, but none of {', '.join(names)} reads it; use version='custom' with "

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from tmifpe.attacks import Attack
 from tmifpe.core.numbers import whole_number
+from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier, Data, Model, Threat
 from tmifpe.data import as_data, stratified
 from tmifpe.evaluation.evaluate import evaluate
@@ -48,7 +49,8 @@ class RobustProbe:
         batch_size: int | None = None,
         log: Sink | None = None,
     ) -> None:
-        self.data: Data = stratified(as_data(data), whole_number("n", n), seed)
+        with preserved_rng():  # to read labels may be to draw
+            self.data: Data = stratified(as_data(data), whole_number("n", n), seed)
         self.threat, self.attack, self.every = threat, attack, whole_number("every", every)
         self.seed, self.batch_size, self.log = seed, batch_size, log
         self.history: dict[int, dict[str, float]] = {}

@@ -118,7 +118,8 @@ def _definition(thing: Any, seen: set[int]) -> list[_Part]:
         file = getattr(sys.modules.get(thing.__module__), "__file__", None)
         if file is None:
             raise _UnknownError
-        parts.append(_source(file, ()))
+        plain = {name: value for name, value in vars(thing).items() if isinstance(value, _PLAIN) and name[:2] != "__"}
+        parts += [_source(file, ()), *_parts(plain, seen)]
     for function in functions:
         parts += _function(function, seen)
     return parts
@@ -136,7 +137,8 @@ def _own_function(value: Any) -> types.FunctionType | None:
 
 def _function(function: types.FunctionType, seen: set[int]) -> list[_Part]:
     code = function.__code__
-    parts: list[_Part] = [function.__qualname__, _source(code.co_filename, (code,))]
+    # The line tells apart two functions of one name in one file.
+    parts: list[_Part] = [function.__qualname__, _source(code.co_filename, (code,)), str(code.co_firstlineno)]
     if "<" in function.__qualname__:  # lambdas and inner functions share a name and perhaps a line
         parts += _instructions(code)
     parts += _parts([function.__defaults__, function.__kwdefaults__], seen)

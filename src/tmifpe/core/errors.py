@@ -13,6 +13,7 @@ __all__ = [
     "did_you_mean",
     "first_line",
     "is_out_of_memory",
+    "raised",
     "shorten",
     "shown",
 ]
@@ -20,7 +21,10 @@ __all__ = [
 import difflib
 import re
 import shlex
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 _LONGEST = 1000
 
@@ -78,6 +82,8 @@ def as_options(text: str) -> str:
     'try --loss tmifpe, --batch-size 8, --fresh or --no-store, and more --steps'
     >>> as_options('take `attack=PGD(loss="ce", steps=200)`')
     'take --attack paper --loss ce --steps 200'
+    >>> as_options('take `attack="full(steps=200)"`')
+    'take --attack full --steps 200'
     >>> as_options("wrap it, `tmifpe.Normalize(model, mean, std)`, or say `Threat(norm, eps, low, high)`")
     'wrap it, --mean and --std, or say --box LOW,HIGH'
     """
@@ -87,9 +93,11 @@ def as_options(text: str) -> str:
 
     def option(found: re.Match[str]) -> str:
         name, value = found[1].replace("_", "-"), found[2]
-        if value and value.startswith("PGD("):  # whose options are options of the command
-            options = [part.partition("=") for part in value.removeprefix("PGD(").removesuffix(")").split(", ")]
-            return f"--{name} paper " + " ".join(f"--{option} {_word(text)}" for option, _, text in options)
+        made = re.fullmatch(r'"?(PGD|full)\((.*)\)"?', value or "")
+        if made:  # whose options are options of the command
+            options = [part.partition("=") for part in made[2].split(", ")]
+            attack = "paper" if made[1] == "PGD" else made[1]
+            return f"--{name} {attack} " + " ".join(f"--{option} {_word(text)}" for option, _, text in options)
         off, said = value in ("False", "None"), value not in (None, "True", "False", "None")
         return f"--{'no-' * off}{name}" + (f" {value}".replace('"', "") if said else "")
 
@@ -109,6 +117,20 @@ def first_line(error: BaseException) -> str:
     """
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1 if "TorchScript interpreter" in lines[0] else 0].strip()[:200]  # after its traceback
+
+
+def raised(error: BaseException) -> str:
+    """What somebody's code raised, on one line, and where: the innermost line that is neither ours nor a library's.
+
+    >>> raised(ValueError("no disk\nat all"))
+    'ValueError: no disk'
+    """
+    libraries = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    ours = str(Path(__file__).parents[1])
+    lines = traceback.extract_tb(error.__traceback__)
+    theirs = [line for line in lines if not line.filename.startswith((ours, "<frozen", *libraries))]
+    where = f" ({Path(theirs[-1].filename).name}, line {theirs[-1].lineno})" if theirs else ""
+    return f"{type(error).__name__}: {first_line(error)}{where}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -59,9 +59,10 @@ class Registry(Generic[T]):
         self._entries: dict[str, Entry] = {}
         self._loaded: dict[str, T] = {}
         self._registered: dict[str, Any] = {}
-        # By canonical name. Old versions stay, so that an attack ends with the code that it began with.
+        # By canonical name. Versions of other code stay, so that an attack ends with the code that it began with.
         self._outside: dict[str, T] = {}
         self._canonical: dict[Any, str] = {}
+        self.changes = 0  # how often a canonical name was given to something: what is kept by name is of use until then
         self._origin: dict[Any, Any] = {}  # of entries that `admit` made from something else
 
     def add(self, name: str, target: str | T, summary: str) -> None:
@@ -106,9 +107,11 @@ class Registry(Generic[T]):
                 return known
             stamp = f"{UNKNOWN}-{len(self._outside) + 1}"
         canonical = f"{name}@{stamp}"
-        if canonical not in self._outside:
+        # The same code may have been run again, and what it made then may hold what has changed since: the later wins.
+        if canonical not in self._outside or self._origin[self._outside[canonical]] is not thing:
             self._outside[canonical] = self._admit(thing, name)
             self._origin[self._outside[canonical]] = thing
+            self.changes += 1
         self._canonical[thing] = canonical
         return canonical
 

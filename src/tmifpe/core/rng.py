@@ -8,13 +8,15 @@ gives other numbers on other devices.
 
 from __future__ import annotations
 
-__all__ = ["normal", "preserved_rng", "seed_rng", "uniform", "uniform_at"]
+__all__ = ["FirstStates", "normal", "preserved_rng", "seed_rng", "uniform", "uniform_at"]
 
 import hashlib
 import math
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,27 +56,82 @@ def normal(seed: int, indices: Tensor, stage: int, restart: int, shape: tuple[in
     return torch.sqrt(-2.0 * torch.log(1.0 - pair[:, 0])) * torch.cos((2.0 * math.pi) * pair[:, 1])
 
 
+class FirstStates:
+    """What things were before the first of those who hold them came; to be given back when the last has gone.
+
+    Several threads may hold the same thing at once, each for a while of its own. Use it under its `lock`.
+
+    >>> states, model = FirstStates(), object()
+    >>> states.hold(model, "train"); states.hold(model, "eval")
+    >>> states.release(model), states.release(model)
+    ([], ['train'])
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._held: dict[int, tuple[Any, Any, int]] = {}  # the thing itself, so that its id is not given to another
+
+    def hold(self, thing: Any, state: Any) -> None:
+        _, first, holders = self._held.get(id(thing), (thing, state, 0))
+        self._held[id(thing)] = (thing, first, holders + 1)
+
+    def release(self, thing: Any) -> list[Any]:
+        """The first state, alone in a list, if nobody else holds the thing."""
+        _, first, holders = self._held.pop(id(thing))
+        if holders == 1:
+            return [first]
+        self._held[id(thing)] = (thing, first, holders - 1)
+        return []
+
+
+_RNG = FirstStates()
+
+
 @contextmanager
-def preserved_rng(device: torch.device) -> Iterator[None]:
-    """Within, a model may draw as it likes, from torch, numpy or Python; after, the caller's generators are as
-    they were.
+def preserved_rng(device: torch.device | None = None) -> Iterator[None]:
+    """Within, a model may draw as it likes, from torch (on any device), numpy or Python; after, the caller's generators
+    are as they were. `device`: one whose generator may not have been used yet.
+
+    Of several at once, in several threads, the last to end leaves the generators as the first found them.
 
     >>> before = torch.get_rng_state()
-    >>> with preserved_rng(torch.device("cpu")):
+    >>> with preserved_rng():
     ...     _ = torch.rand(3)
     >>> bool((torch.get_rng_state() == before).all())
     True
     """
-    python, legacy = random.getstate(), np.random.get_state()
-    mps = torch.mps.get_rng_state() if device.type == "mps" else None
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(legacy)
-            if mps is not None:
-                torch.mps.set_rng_state(mps)
+    if device is not None and device.type == "cuda":
+        torch.cuda.init()
+    with _RNG.lock:
+        before = _rng_state()
+        _RNG.hold(_RNG, before)
+    try:
+        yield
+    finally:
+        with _RNG.lock:
+            for state in [before, *_RNG.release(_RNG)]:
+                _set_rng_state(state)
+
+
+def _rng_state() -> dict[str, Any]:
+    """Of every generator that a model may draw from."""
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "cpu": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+    }
+    return state | ({"mps": torch.mps.get_rng_state()} if torch.backends.mps.is_available() else {})
+
+
+def _set_rng_state(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["cpu"])
+    for number, one in enumerate(state["cuda"]):
+        torch.cuda.set_rng_state(one, number)
+    if "mps" in state:
+        torch.mps.set_rng_state(state["mps"])
 
 
 def seed_rng(device: torch.device, *numbers: int) -> None:

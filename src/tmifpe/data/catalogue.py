@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tmifpe.core.errors import InputError, first_line
+from tmifpe.core.errors import InputError, raised
 from tmifpe.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _admit(thing: Any, name: str) -> Source:
         except InputError:
             raise
         except (Exception, SystemExit) as error:  # it is anybody's code
-            raise InputError(f"{text} failed: {type(error).__name__}: {first_line(error)}") from error
+            raise InputError(f"{text} failed: {raised(error)}") from error
         return as_data(made, name=text)
 
     return source

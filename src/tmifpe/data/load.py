@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.files import as_class_names
+from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import UNIT, Box, Data
 from tmifpe.data.catalogue import DATA
 from tmifpe.data.folder import imagefolder
@@ -18,6 +19,7 @@ from tmifpe.data.stratified import stratified
 from tmifpe.data.subset import in_box, subset
 
 
+@preserved_rng()
 def load_data(
     text: str,
     *,

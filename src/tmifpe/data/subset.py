@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -104,9 +105,10 @@ def in_box(data: Data, box: Box) -> Data:
 def subset(data: Data, indices: Sequence[int | str]) -> Data:
     """The examples at these positions of `data`, in this order; a text names a file of an image folder.
 
-    Positions are those of `data` itself; the result carries the indices of the full source.
+    Positions are those of `data` itself; the result carries the indices of the full source. Truth values are a mask,
+    one for every example of `data`, as in numpy and torch.
     """
-    positions = [_position(data, index) for index in indices]
+    positions = [_position(data, index) for index in _unmasked(data, indices)]
     if not positions:
         raise InputError(f"the subset of {data.name} is empty; nothing to evaluate")
     if len(set(positions)) < len(positions):
@@ -155,6 +157,22 @@ def read_numbers(path: str | Path) -> list[int]:
     if names:
         raise InputError(f"{path} must hold whole numbers, got {names[0]!r}")
     return [int(number) for number in found]
+
+
+def _unmasked(data: Data, indices: Sequence[Any]) -> Sequence[Any]:
+    """The positions at which a mask is true; anything else as it is."""
+    if isinstance(indices, range) or not any(map(_is_truth_value, indices)):
+        return indices
+    if len(indices) != len(data) or not all(map(_is_truth_value, indices)):
+        raise InputError(
+            f"indices with truth values among them are a mask, which needs one for each of the {len(data)} examples of "
+            f"{data.name}, got {len(indices)} values; give that, or whole numbers"
+        )
+    return [position for position, chosen in enumerate(indices) if chosen]
+
+
+def _is_truth_value(index: object) -> bool:
+    return isinstance(index, bool | np.bool_) or (isinstance(index, Tensor) and index.dtype == torch.bool)
 
 
 def _position(data: Data, index: int | str) -> int:

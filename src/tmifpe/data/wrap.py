@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["as_data", "as_image", "as_label", "dataset_item"]
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -21,7 +21,8 @@ from torch.utils.data import (
     default_collate,
 )
 
-from tmifpe.core.errors import InputError
+from tmifpe.core.errors import InputError, is_out_of_memory, raised
+from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Data
 from tmifpe.data.arrays import ArrayData, Item, LazyData
 
@@ -36,7 +37,8 @@ def as_data(data: Any, *, name: str | None = None) -> Data:
     4
     """
     if callable(getattr(data, "fetch", None)) and hasattr(data, "__len__"):
-        return cast(Data, data)
+        ours = type(data).__module__.startswith("tmifpe.")
+        return cast(Data, data if ours else ForeignData(data))
     if isinstance(data, DataLoader):
         if not _in_order(data):
             return _read_once(data, name or "data loader")
@@ -76,12 +78,50 @@ def dataset_item(data: Any) -> Item:
     """One example of a Dataset as an image tensor and a label; PIL images and arrays become tensors."""
 
     def item(position: int) -> tuple[Tensor, int]:
-        example = data[position]
+        with failing_clearly(f"example {position} of {type(data).__name__}"):
+            example = data[position]
         if not isinstance(example, tuple | list) or len(example) < 2:
             raise InputError(f"example {position} of {type(data).__name__} is not a pair (image, label)")
         return as_image(example[0]), as_label(example[1])
 
     return item
+
+
+class ForeignData:
+    """`Data` of somebody else's make: whatever it raises becomes one sentence."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of copies and pickles, which ask before there is any data
+            raise AttributeError(name)
+        with failing_clearly(f"{name} of {type(self._data).__name__}", AttributeError):  # it may have none
+            return getattr(self._data, name)
+
+    def __len__(self) -> int:
+        with failing_clearly(f"the length of {type(self._data).__name__}"):
+            return len(self._data)
+
+    def __repr__(self) -> str:
+        return repr(self._data)
+
+    def fetch(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+        with failing_clearly(f"fetching from {type(self._data).__name__}"):
+            return self._data.fetch(positions)
+
+
+@contextmanager
+def failing_clearly(what: str, but: type[Exception] = InputError) -> Iterator[None]:
+    """Somebody's code runs within, and may fail in any way: one sentence, with file and line."""
+    try:
+        yield
+    except (InputError, but):
+        raise
+    except (Exception, SystemExit) as error:
+        if is_out_of_memory(error):
+            raise
+        raise InputError(f"{what} failed: {raised(error)}") from error
 
 
 def as_image(image: Any) -> Tensor:
@@ -119,7 +159,7 @@ def _read_once(loader: DataLoader[Any], name: str) -> Data:
     images: list[Tensor] = []
     labels: list[Tensor] = []
     # Iterating a loader draws a seed from the global generator; the caller's must be as it was.
-    with torch.random.fork_rng(devices=[]), _kept_generators(loader):
+    with preserved_rng(), _kept_generators(loader), failing_clearly(name):
         for batch in loader:
             if not isinstance(batch, tuple | list) or len(batch) < 2:
                 raise InputError(f"{name} must give pairs (images, labels), got {type(batch).__name__}")

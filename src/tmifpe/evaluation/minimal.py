@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tmifpe.attacks import FMN, Loop, Problem, Queries, Verdicts
+from tmifpe.attacks import DDN, FAB, FMN, Attack, Loop, Problem, Queries, Verdicts
 from tmifpe.attacks.attack import as_problem
 from tmifpe.attacks.loop.frozen import dtype_of, frozen
-from tmifpe.attacks.radius.fmn import size_of
-from tmifpe.core.errors import InputError
+from tmifpe.attacks.radius.smallest import size_of
+from tmifpe.core.errors import InputError, did_you_mean
 from tmifpe.core.extras import import_extra
 from tmifpe.core.numbers import whole_number
 from tmifpe.core.shown.formats import sheet_html, sheet_latex, sheet_markdown
@@ -25,11 +25,10 @@ from tmifpe.core.types import UNIT, Box, Classifier, Model, Threat
 from tmifpe.evaluation.shown_radii import minimal_sheet, plot_minimal
 from tmifpe.losses import AnyLoss
 from tmifpe.norms import column, get_norm
+from tmifpe.run.prepared_model import without_autocast
 from tmifpe.run.shown.plot import save_figure
 from tmifpe.run.verify import verify
 
-_BEGIN = 1 / 16
-"""Where the search begins, as a share of the diameter of the box: it grows and shrinks from there."""
 _FARTHEST = 0.01
 
 
@@ -89,6 +88,7 @@ def minimal(
     y: Tensor | NDArray[Any],
     norm: str = "l2",
     *,
+    attack: str = "fmn",
     steps: int = 100,
     loss: AnyLoss = "tmifpe",
     smooth: float = 3.0,
@@ -96,9 +96,10 @@ def minimal(
     box: Box = UNIT,
     batch_size: int = 256,
 ) -> Minimal:
-    """The smallest adversarial examples that `fmn` finds for images x (n, ...) with labels y (n,).
+    """The smallest adversarial examples that `attack` finds for images x (n, ...) with labels y (n,).
 
-    norm: l2, linf, l1. steps: gradients per image. smooth: see `PGD`. targets: towards these classes (n,).
+    norm: l2, linf, l1. attack: fmn, ddn (l2 only), fab. steps: gradients per image; of fab, which has a gradient for
+    each of nine classes, its steps. loss, smooth: see `PGD`; fab has no loss. targets: towards these classes (n,).
     box: the lowest and the highest value of a pixel.
 
     >>> import torch, tmifpe
@@ -117,12 +118,12 @@ def minimal(
     problem = as_problem(x, y, widest, targets)
     corner = torch.full_like(problem.x[:1], high - low).to(problem.eps.dtype)
     problem = problem.at(float(get_norm(widest.norm).size(corner)[0]))
-    attack = FMN(loss, steps, smooth=smooth, begin=_BEGIN, reach=1.0)
-    attack.check(widest, targeted=targets is not None)
+    search = _search(attack, steps, loss, smooth)
+    search.check(widest, targeted=targets is not None)
     network: Model = model.module if isinstance(model, Classifier) else model
-    with frozen(network) as still:
+    with frozen(network) as still, without_autocast(problem.x.device):
         queries = Queries(still, dtype_of(network) or x.dtype)
-        logits = torch.cat([queries.logits(part) for part in problem.x.split(batch_size)])
+        logits = torch.cat([queries.logits(part, fresh=True) for part in problem.x.split(batch_size)])
         if logits.shape[1] <= int(y.max()):
             raise InputError(f"label {int(y.max())} is out of range: the model has {logits.shape[1]} classes")
         wrong = problem.succeeded(logits.argmax(dim=1))
@@ -131,11 +132,21 @@ def minimal(
         if len(rows):
             part = problem.take(rows)
             loop = Loop(batch_size, "verdict", lambda claimed, these: verify(claimed, these, queries, batch_size))
-            found = attack.run(part, queries, loop)
+            found = search.run(part, queries, loop)
             best, holds = _confirmed(part, found, loop)
             adv[rows] = torch.where(column(holds, best), best, part.x)
             size[rows] = torch.where(holds, size_of(part, best), torch.inf)
     return Minimal(adv.to(x.dtype), size)
+
+
+def _search(attack: str, steps: int, loss: AnyLoss, smooth: float) -> Attack:
+    if attack == "fmn":
+        return FMN(loss, steps, smooth=smooth, reach=1.0)
+    if attack == "ddn":
+        return DDN(loss, steps, smooth=smooth, smallest=True)
+    if attack == "fab":
+        return FAB(steps, smooth=smooth)
+    raise did_you_mean("attack that looks for the smallest perturbation", attack, ("fmn", "ddn", "fab"))
 
 
 def _confirmed(problem: Problem, found: Verdicts, loop: Loop) -> tuple[Tensor, Tensor]:

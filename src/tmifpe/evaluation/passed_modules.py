@@ -26,6 +26,6 @@ def passed_modules(prepared: PreparedModel, patterns: Sequence[str], data: Data)
         if not called & set(matching_modules(prepared.model, [pattern])):
             raise InputError(
                 f"no module that matches {shown(pattern)} is called in the forward pass: straight_through would "
-                "change nothing (a compiled model does not call its modules: give the model before torch.compile)"
+                "change nothing"
             )
     return tuple(sorted(called))

@@ -67,23 +67,23 @@ def prepare(model: Model | Classifier, data: Any, threat: Threat, request: Reque
     require_threat(threat)
     if (largest := max(request.smaller_radii, default=0.0)) > threat.eps:
         raise InputError(f"radii must not be larger than eps {threat.eps:g}, got {largest:g}")
-    source = _select(in_box(as_data(data), threat.box), request)
-    if classifier is not None:
-        check_compatible(classifier, source, threat.box)
-    threat = replace(threat, norm=NORMS.canonical(threat.norm))
-    notes: tuple[str, ...] = ()
-    if classifier is not None and classifier.takes_bytes:
-        threat, notes = whole_steps(threat)
     with ExitStack() as stack:
+        stack.enter_context(preserved_rng())  # data may draw, too
+        source = _select(in_box(as_data(data), threat.box), request)
+        if classifier is not None:
+            check_compatible(classifier, source, threat.box)
+        threat = replace(threat, norm=NORMS.canonical(threat.norm))
+        notes: tuple[str, ...] = ()
+        if classifier is not None and classifier.takes_bytes:
+            threat, notes = whole_steps(threat)
         prepared = stack.enter_context(prepare_model(network, request.precision, request.device))
-        stack.enter_context(preserved_rng(prepared.device))
         prepared = replace(prepared, straight_through=passed_modules(prepared, request.straight_through, source))
         second = stack.enter_context(second_opinion(network, prepared, request.verify, source))
         if request.certify:
             _try_certificate(prepared, source, threat)
         led = stack.enter_context(source_model(request.from_model, prepared, source))
         engine = stack.enter_context(_engine(network, classifier, prepared, request))
-        yield Prepared(network, classifier, source, threat, request, prepared, second, notes, led, engine)
+        yield Prepared(network, classifier, source, threat, request, prepared, second, (*notes, *prepared.notes), led, engine)
 
 
 @dataclass

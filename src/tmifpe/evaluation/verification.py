@@ -268,7 +268,7 @@ def _read(prepared: Prepared, adv: Tensor, rows: list[tuple[int, int]]) -> dict[
         points = adv[[row for _, row in chosen]]
         points = unit_points(points, x, prepared.threat)
         problem = Problem(x, labels, None, indices, prepared.threat, 0)
-        clean, logits = read_clean(job, queries, x, labels), queries.logits(points)
+        clean, logits = read_clean(job, queries, x, labels), queries.logits(points, fresh=True)
         found = {
             "index": indices,
             "label": labels,

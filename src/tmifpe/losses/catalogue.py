@@ -77,9 +77,13 @@ def get_loss(loss: AnyLoss) -> Loss:
     return cast("Loss", loss)
 
 
+def spelled_loss(canonical: AnyLoss) -> Loss:
+    """The loss of a canonical text, the same until its code is run again. Attacks ask for it at every step."""
+    return _spelled_loss(canonical, LOSSES.changes)
+
+
 @functools.lru_cache(maxsize=256)
-def spelled_loss(canonical: str) -> Loss:
-    """The loss of a canonical text, the same for as long as Python runs. Attacks ask for it at every step."""
+def _spelled_loss(canonical: AnyLoss, changes: int) -> Loss:  # noqa: ARG001
     return get_loss(canonical)
 
 

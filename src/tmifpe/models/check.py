@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tmifpe.core.errors import InputError, MisfitError, first_line, shown
 from tmifpe.core.outputs import as_logits
+from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import UNIT, Box, Classifier, Data, Model
 
 
@@ -82,7 +83,7 @@ def count_classes(model: Model, shape: tuple[int, ...], name: str) -> int:
     dtype = example.dtype if example is not None and example.dtype.is_floating_point else torch.float32
     device = None if example is None else example.device
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), preserved_rng():
             output = model(torch.full((2, *shape), 0.5, dtype=dtype, device=device))
     except InputError:
         raise

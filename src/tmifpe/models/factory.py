@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from tmifpe.core.code_stamp import code_stamp, source_files
-from tmifpe.core.errors import InputError, first_line
+from tmifpe.core.errors import InputError, raised
 from tmifpe.core.extensions import importable, locate
 from tmifpe.core.hashing import digest, hash_file
 from tmifpe.core.torchvision_repair import healed
@@ -78,7 +78,7 @@ def _call(thing: Any, text: str, *given: str) -> Any:
     try:
         made = healed(lambda: thing(*given))
     except (Exception, SystemExit) as error:
-        raise InputError(f"{text} failed: {_say(error)}") from error
+        raise InputError(f"{text} failed: {raised(error)}") from error
     if not callable(made):
         raise InputError(f"{text} must return a model, got {type(made).__name__}")
     return made
@@ -94,7 +94,3 @@ def _stated_shape(made: Any) -> tuple[int, ...] | None:
     if isinstance(stated, tuple | list) and stated and all(isinstance(side, int) for side in stated):
         return tuple(stated)
     return None
-
-
-def _say(error: BaseException) -> str:
-    return f"{type(error).__name__}: {first_line(error)}"

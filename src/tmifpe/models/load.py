@@ -15,6 +15,7 @@ from torch import nn
 
 from tmifpe.core.errors import InputError, did_you_mean, first_line
 from tmifpe.core.files import as_class_names
+from tmifpe.core.rng import preserved_rng
 from tmifpe.core.types import Classifier
 from tmifpe.models.catalogue import MODELS, SUFFIXES
 from tmifpe.models.check import count_classes
@@ -24,6 +25,7 @@ from tmifpe.models.processor import Resized
 from tmifpe.models.source import Asked, Loaded
 
 
+@preserved_rng()
 def load_model(
     text: str | Path,
     *,
@@ -73,7 +75,7 @@ def read_source(
     if (classes or template) and source != "clip":
         raise InputError(f"classes and template are told to zero-shot models, clip:NAME; {text} has classes of its own")
     asked = Asked(source, where, None if weights is None else _path(weights), classes, template, features)
-    with torch.random.fork_rng(devices=[]):  # new layers draw initial weights; this leaves the caller's RNG untouched
+    with preserved_rng():  # new layers draw initial weights; this leaves the caller's RNG untouched
         return MODELS.get(source)(asked)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["describe", "listed"]
 
 from tmifpe.run.result import Result
+from tmifpe.run.shown.sheets import checks_said
 
 SHOWN = 20
 
@@ -18,6 +19,7 @@ def describe(result: Result, at_least: float | None = None) -> str:
         f"robust accuracy {result.robust_accuracy:.2%} ({result.robust} of {result.n}){required}",
         f"clean accuracy {result.clean_accuracy:.2%}; {spec.model} on {spec.data}, {threat}",
         *listed(result),
+        *([f"checks {checks_said(result)}"] if result.checks_cut else []),
         *(f"flag {flag.name}: {flag.seen} {flag.advice}" for flag in result.flags),
     ]
     return "\n".join(lines)

@@ -11,6 +11,7 @@ from typing import Any
 
 from tmifpe.core.errors import InputError, shown
 from tmifpe.run.result import Result
+from tmifpe.run.shown.sheets import checks_said
 from tmifpe.version import __version__
 
 DATASETS = {
@@ -59,6 +60,7 @@ def hub_entry(result: Result, dataset: str | None = None, task: str | None = Non
         "of": spec.total,
         "interval": [low, high],
         "flags": list(dict.fromkeys(flag.name for flag in result.flags)),
+        "checks": checks_said(result),
         "tmifpe": __version__,
         "run": result.key or spec.key(),
     }

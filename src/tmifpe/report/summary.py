@@ -9,11 +9,12 @@ import re
 from tmifpe.report.broken import listed
 from tmifpe.report.gates import Gates
 from tmifpe.run.result import Result
+from tmifpe.run.shown.sheets import checks_said
 
 
 def summary(result: Result, gates: Gates = Gates()) -> str:  # noqa: B008 - frozen
     """The numbers, every gate with its verdict, the flags, and which examples were broken."""
-    if result.missing:
+    if not result.complete:
         return summary_of_error(result.spec.model, str(result))
     spec, (low, high) = result.spec, result.interval
     missed = gates.missed(result)
@@ -28,6 +29,7 @@ def summary(result: Result, gates: Gates = Gates()) -> str:  # noqa: B008 - froz
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]
     lines += [f"- {'passed' if case.passed else '**missed**'}: {_text(case.said)}" for case in gates.cases(result)]
     lines += [f"- flag {_text(flag.name)}: {_text(f'{flag.seen} {flag.advice}')}" for flag in result.flags]
+    lines += [f"- checks {_text(checks_said(result))}"] if result.checks_cut else []
     lines += [f"- note: {_text(note)}" for note in result.notes]
     lines += ["", *(f"{_text(line)}  " for line in listed(result))]
     return "\n".join(lines) + "\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["PreparedModel", "pick_device", "prepare_model"]
+__all__ = ["PreparedModel", "pick_device", "prepare_model", "without_autocast"]
 
 import copy
 from collections.abc import Iterator
@@ -19,6 +19,12 @@ from tmifpe.core.types import Model
 from tmifpe.run.spec import PRECISIONS, get_precision
 
 
+_AUTOCAST = (
+    "torch.autocast was on around this call and was switched off within; for a model that runs in low precision give "
+    "`precision`, or write the autocast into its forward pass"
+)
+
+
 @dataclass(frozen=True)
 class PreparedModel:
     """A model in eval mode on its device, the dtype it runs in, and the dtype images are moved in."""
@@ -32,6 +38,8 @@ class PreparedModel:
     """A copy that runs faster, which attacks follow; the model itself gives the verdicts."""
     copies: tuple[Model, ...] = ()
     """More of `fast`, one for every part that the rows are dealt to; empty where there is one loop for all."""
+    notes: tuple[str, ...] = ()
+    """What a reader of its results should know of where it was called."""
 
     @property
     def image_dtype(self) -> torch.dtype:
@@ -46,7 +54,11 @@ class PreparedModel:
 def prepare_model(
     model: Model, precision: str | None = None, device: str | torch.device | None = None
 ) -> Iterator[PreparedModel]:
-    """The model in the wanted precision and place; a copy is converted where it differs, never the user's own."""
+    """The model in the wanted precision and place; a copy is converted where it differs, never the user's own.
+
+    An autocast around the call is switched off within: results say in which precision the model ran. One of the model's
+    own, in its forward pass, is part of it.
+    """
     own = dtype_of(model)
     dtype = get_precision(precision) if precision is not None else (own or torch.float32)
     if dtype not in PRECISIONS.values():
@@ -57,8 +69,18 @@ def prepare_model(
             model = copy.deepcopy(model).to(device=place, dtype=dtype)
         except (RuntimeError, TypeError, NotImplementedError) as error:
             raise InputError(f"this model cannot be converted to {dtype} on {place}: {error}") from error
-    with frozen(model) as still:
-        yield PreparedModel(still, dtype, place)
+    with frozen(model) as still, without_autocast(place) as notes:
+        yield PreparedModel(still, dtype, place, notes=notes)
+
+
+@contextmanager
+def without_autocast(place: torch.device) -> Iterator[tuple[str, ...]]:
+    """Within, an autocast of the caller's is off; what to note if there was one."""
+    if not torch.amp.is_autocast_available(place.type) or not torch.is_autocast_enabled(place.type):
+        yield ()
+        return
+    with torch.autocast(place.type, enabled=False):
+        yield (_AUTOCAST,)
 
 
 def pick_device(name: str | torch.device) -> torch.device:

@@ -55,7 +55,7 @@ class SharedOptions(TypedDict, total=False):
     sample: int | None
     """A random sample of this many examples, always the same, stratified by class."""
     indices: Sequence[int] | None
-    """Only these examples, by position in the data."""
+    """Only these examples, by position in the data; or a mask, one truth value for every example."""
     batch_size: int | None
     early_exit: bool
     """Let examples stop early that the linear model predicts to be robust. Half of the examples are a check of that,
@@ -200,7 +200,9 @@ class Request:
         known = cls.__dataclass_fields__
         for name in (name for name in options if name not in known):
             if name in PGD.__dataclass_fields__:
-                raise InputError(f"{name} belongs to the attack, not to {verb}: attack=PGD({name}=...)")
+                of_full = verb != "compare" and name in ("loss", "steps", "restarts", "schedule")
+                made = f'attack="full({name}=...)"' if of_full else f"attack=PGD({name}=...)"
+                raise InputError(f"{name} belongs to the attack, not to {verb}: {made}")
             if name in ("mean", "std"):
                 raise InputError(f"{verb} takes no {name}; wrap the model: tmifpe.Normalize(model, mean, std)")
             raise did_you_mean(f"option of {verb}", name, {*known, "attack", *also})

@@ -24,6 +24,7 @@ from tmifpe.core.stats import student, wilson
 from tmifpe.run.evidence.spot_check import SpotCheck
 from tmifpe.run.evidence.transfer import Transfer
 from tmifpe.run.outcomes import Mark, Outcomes
+from tmifpe.run.radius import Radius
 from tmifpe.run.shard import ShardFailure
 from tmifpe.run.shown.plot import plot_result, save_figure
 from tmifpe.run.shown.sheets import result_sheets
@@ -77,21 +78,6 @@ class EarlyExits:
 
 
 @dataclass(frozen=True)
-class Radius:
-    """What stands at one radius: certified_accuracy <= robust accuracy of the model <= robust_accuracy."""
-
-    eps: float
-    robust_accuracy: float
-    interval: tuple[float, float]
-    certified_accuracy: float | None = None
-    """None if that was not asked."""
-
-    def to_json(self) -> dict[str, Any]:
-        plain = {"eps": self.eps, "robust_accuracy": self.robust_accuracy, "interval": list(self.interval)}
-        return plain if self.certified_accuracy is None else plain | {"certified_accuracy": self.certified_accuracy}
-
-
-@dataclass(frozen=True)
 class Result:
     """The result of a `RunSpec`. Accuracies and the interval are fractions in [0, 1].
 
@@ -133,17 +119,31 @@ class Result:
     from_model: Transfer | None = None
     """What the gradients of another model found among the survivors, if that was asked for."""
     missing: int = 0
-    """Examples without a verdict, because their shards failed: then there are `bounds`, but no robust accuracy."""
+    """Examples without a verdict, because their shards failed or are still to come: then there are bounds, but no
+    accuracy."""
     failures: tuple[ShardFailure, ...] = ()
     """The shards that failed, and why."""
     part: str = ""
     """Which part of the run this is, such as `3/16`; empty for all of it."""
 
     @property
+    def complete(self) -> bool:
+        """Whether there is an accuracy to show: every example has a verdict. Otherwise there are bounds, if any has."""
+        return not self.missing and len(self.outcomes) > 0
+
+    @property
     def bounds(self) -> tuple[float, float]:
         """The robust accuracy if all missing examples counted as broken, and if all counted as robust."""
-        every = self.n + self.missing
-        return (self.robust / every, (self.robust + self.missing) / every) if every else (0.0, 0.0)
+        return self._bounds(self.robust, self.n)
+
+    @property
+    def clean_bounds(self) -> tuple[float, float]:
+        """The same of the clean accuracy."""
+        return self._bounds(int(self.outcomes.correct.sum()), len(self.outcomes))
+
+    def _bounds(self, good: int, known: int) -> tuple[float, float]:
+        every = known + self.missing
+        return (good / every, (good + self.missing) / every) if every else (0.0, 0.0)
 
     @property
     def n(self) -> int:
@@ -195,6 +195,7 @@ class Result:
 
     @property
     def clean_accuracy(self) -> float:
+        self._require_complete()
         return float(self.outcomes.correct.mean()) if len(self.outcomes) else 0.0
 
     @property
@@ -217,6 +218,7 @@ class Result:
     def second_robust_accuracy(self) -> float:
         """The robust accuracy if the second opinion decides. In `robust_accuracy` the run's own precision does, so
         that an example broken in it alone counts as broken there and as robust here."""
+        self._require_complete()
         differs = (self.outcomes.marks & Mark.FRAGILE) != 0
         broken = self.outcomes.fooled ^ differs
         robust = int((self.outcomes.correct & ~broken & self.outcomes.counted).sum())
@@ -225,6 +227,7 @@ class Result:
     @property
     def success_rate(self) -> float:
         """Broken examples as a share of those attacked."""
+        self._require_complete()
         attacked = int((self.outcomes.correct & self.outcomes.counted).sum())
         return self.broken / attacked if attacked else 0.0
 
@@ -242,21 +245,27 @@ class Result:
         return found
 
     def _require_complete(self) -> None:
-        if self.missing:
-            low, high = self.bounds
+        if not self.complete:
             why = f" ({self.failures[0].error})" if self.failures else ""
-            raise IncompleteError(
-                f"the run is incomplete: {self.missing} of {self.n + self.missing} examples have no verdict{why}; its "
-                f"robust accuracy lies between {low:.2%} and {high:.2%}. Ask for the same again to go on"
-            )
+            raise IncompleteError(f"the run is incomplete{why}: {self.progress}. Ask for the same again to go on")
+
+    @property
+    def progress(self) -> str:
+        """How far an incomplete run has come, with the bounds of its robust accuracy where there are some."""
+        done, every = len(self.outcomes), len(self.outcomes) + self.missing
+        if not done:
+            return f"0 of {every} examples have a verdict"
+        low, high = self.bounds
+        missing = f"{self.missing} of {every} examples have no verdict"
+        return f"robust accuracy between {low:.2%} and {high:.2%}, since {missing}"
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain values, without the rows. Of an incomplete one, the number is null and has bounds."""
-        options = _options_of(self.spec.attacks[0])
+        options = _options_of(self.spec.attacks[0]) | _options_of(self.spec.attack_title)
         plain: dict[str, Any] = {
-            "clean_accuracy": self.clean_accuracy,
-            "robust_accuracy": None if self.missing else self.robust_accuracy,
-            "interval": None if self.missing else list(self.interval),
+            "clean_accuracy": self.clean_accuracy if self.complete else None,
+            "robust_accuracy": self.robust_accuracy if self.complete else None,
+            "interval": list(self.interval) if self.complete else None,
             "n": self.n,
             "broken": self.broken,
             "norm": self.spec.threat.norm,
@@ -298,13 +307,14 @@ class Result:
             plain |= {"broken_by": {name: indices.tolist() for name, indices in broken_by.items()}}
         if self.spec.targets != "none":
             left_out = int(((self.outcomes.marks & Mark.LEFT_OUT) != 0).sum())
-            plain |= {"targets": self.spec.targets, "success_rate": self.success_rate, "left_out": left_out}
+            rate = self.success_rate if self.complete else None
+            plain |= {"targets": self.spec.targets, "success_rate": rate, "left_out": left_out}
         return plain | self._stated()
 
     def _stated(self) -> dict[str, Any]:
         """What is there only where it was asked for."""
         plain: dict[str, Any] = {}
-        if self.spec.radii and not self.missing:
+        if self.spec.radii and self.complete:
             plain["radii"] = [radius.to_json() for radius in self.radii]
         if self.spec.straight_through:
             plain["straight_through"] = list(self.spec.straight_through)
@@ -314,15 +324,16 @@ class Result:
             plain["spot_check"] = self.spot_check.to_json()
         if self.from_model is not None:
             plain["from_model"] = self.from_model.to_json()
-        if self.missing:
+        if not self.complete:
             failures = [{"shard": one.shard, "attempts": one.attempts, "error": one.error} for one in self.failures]
-            plain |= {"bounds": list(self.bounds), "missing": self.missing, "failures": failures}
+            bounds = {"bounds": list(self.bounds), "clean_bounds": list(self.clean_bounds)}
+            plain |= (bounds if len(self.outcomes) else {}) | {"missing": self.missing, "failures": failures}
         if self.part:
             plain |= {"shard": self.part}
         if self.spec.verify != "none":
             plain |= {
                 "verify": self.spec.verify,
-                "second_robust_accuracy": None if self.missing else self.second_robust_accuracy,
+                "second_robust_accuracy": self.second_robust_accuracy if self.complete else None,
                 "fragile": len(self.fragile),
                 "fragile_indices": self.fragile.tolist(),
             }
@@ -346,15 +357,14 @@ class Result:
         return f"<Result {self}; {shorten(what, 200)}; {f'flags: {shorten(names, 100)}' if names else 'no flags'}>"
 
     def __str__(self) -> str:
-        threat, (low, high) = self.spec.threat, self.bounds if self.missing else self.interval
+        threat, part = self.spec.threat, f"shard {self.part}: " if self.part else ""
         proved = "" if self.certified_accuracy is None else f"certified {self.certified_accuracy:.2%} <= "
-        number = f"between {low:.2%} and {high:.2%} (incomplete: {self.missing} examples have no verdict)"
-        if not self.missing:
-            number = f"{self.robust_accuracy:.2%} (95 % interval {low:.2%} to {high:.2%})"
-        return (
-            f"{f'shard {self.part}: ' if self.part else ''}{proved}robust accuracy {number}, "
-            f"clean {self.clean_accuracy:.2%}, n = {self.n}, {threat.norm} eps = {threat.eps:.6g}{threat.within}"
-        )
+        number = f"incomplete: {self.progress}"
+        if self.complete:
+            low, high = self.interval
+            number = f"{proved}robust accuracy {self.robust_accuracy:.2%} (95 % interval {low:.2%} to {high:.2%}), "
+            number += f"clean {self.clean_accuracy:.2%}, n = {self.n}"
+        return f"{part}{number}, {threat.norm} eps = {threat.eps:.6g}{threat.within}"
 
     def to_markdown(self) -> str:
         """The numbers, the flags and the stages, tables in Markdown."""

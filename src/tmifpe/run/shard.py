@@ -171,7 +171,7 @@ def fetch_rows(job: Job, positions: Sequence[int]) -> tuple[Tensor, Tensor, Tens
 
 def read_clean(job: Job, queries: Queries, x: Tensor, labels: Tensor) -> Tensor:
     """The logits of clean images, in at least float32, or `InputError` where they make no sense."""
-    logits = torch.cat([queries.logits(part) for part in x.split(job.batch_size)])
+    logits = torch.cat([queries.logits(part, fresh=True) for part in x.split(job.batch_size)])
     logits = logits.to(numerics.compute_dtype(logits.dtype))
     if not bool(numerics.is_usable(logits).all()):
         bad = int((~numerics.is_usable(logits)).sum())

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tmifpe.attacks.catalogue import attack_title
+from tmifpe.attacks.catalogue import attack_title, is_named
 from tmifpe.core.errors import InputError, did_you_mean
 from tmifpe.core.numbers import MOST_SEED, whole_number
 from tmifpe.core.options import parse, split_list
@@ -82,8 +82,13 @@ class RunSpec:
 
     @property
     def attack_title(self) -> str:
-        """`full` or `quick` if its attacks are that, else their text."""
-        return attack_title(self.attacks)
+        """`full`, with its options, or `quick` if its attacks are that, else their text."""
+        return attack_title(self.attacks, targeted=self.targets != "none")
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the title is such a name."""
+        return is_named(self.attack_title)
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

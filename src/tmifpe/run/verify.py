@@ -22,15 +22,15 @@ def verify(adv: Tensor, problem: Problem, queries: Queries, batch_size: int) -> 
     """Which of the claimed adversarial examples hold: inside ball and box, and misclassified (or predicted as the
     target) in a fresh forward pass at another batch composition.
 
-    The claims come from different steps and are read in reverse order; a single one is read twice in one batch,
-    since a batch of one would be the composition it was claimed in.
+    The claims come from different steps and are read in reverse order; a single one is read beside its image, since a
+    batch of one would be the composition it was claimed in.
     """
     order = torch.arange(len(adv) - 1, -1, -1, device=adv.device)
     holds = inside(adv, problem)
     for rows in order.split(batch_size):
-        company = rows.repeat(2) if len(rows) == 1 else rows
-        logits = queries.logits(adv[company])[: len(rows)]
         part = problem.take(rows)
+        points = adv[rows] if len(rows) > 1 else torch.cat([adv[rows], part.x.to(adv.dtype)])
+        logits = queries.logits(points, fresh=True)[: len(rows)]
         holds[rows] &= numerics.is_usable(logits) & part.succeeded(logits.argmax(dim=1))
     return holds
 
@@ -39,7 +39,7 @@ def disagree(adv: Tensor, problem: Problem, queries: Queries, batch_size: int, f
     """Where a second model (the same in another precision, on its own device) does not share the verdict `fooled`."""
     differ = torch.zeros_like(fooled)
     for rows in torch.arange(len(adv), device=fooled.device).split(batch_size):
-        logits = queries.logits(adv[rows.to(adv.device)]).to(fooled.device)
+        logits = queries.logits(adv[rows.to(adv.device)], fresh=True).to(fooled.device)
         broken = numerics.is_usable(logits) & problem.take(rows).succeeded(logits.argmax(dim=1))
         differ[rows] = broken != fooled[rows]
     return differ

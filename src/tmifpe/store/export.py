@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from tmifpe.core.errors import InputError, MissingExtra, did_you_mean
+from tmifpe.core.shown.sheet import csv_text
 from tmifpe.core.types import UNIT
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Result
@@ -69,7 +70,7 @@ def _csv(run: StoredRun, result: Result) -> Iterator[bytes]:  # noqa: ARG001
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_columns(result))
     for rows in _blocks(result):
-        writer.writerows(rows)
+        writer.writerows([csv_text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
         yield text.getvalue().encode()
         text.seek(0)
         text.truncate()
@@ -77,7 +78,7 @@ def _csv(run: StoredRun, result: Result) -> Iterator[bytes]:  # noqa: ARG001
 
 
 def _json(run: StoredRun, result: Result) -> Iterator[bytes]:
-    told = {"run": run.to_json(), "result": run.result}
+    told = {"run": run.to_json(), "result": run.result or result.to_json()}
     head = json.dumps(told, indent=1, allow_nan=False).rpartition("\n")[0]
     columns, between = _columns(result), "\n"
     yield f'{head},\n "outcomes": ['.encode()

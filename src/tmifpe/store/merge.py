@@ -181,8 +181,7 @@ def _merge_run(target: Store, sources: Sequence[_Source], twice: tuple[int, ...]
                 for failure in (failure for source in sources for failure in source.failures):
                     if failure.shard in missing:
                         keep_failure(connection, run, failure)
-            lost = sum(len(run.plan.positions(shard)) for shard in missing)
-            result = replace(target.result(run), missing=lost)
+            result = target.result(run)
             if not missing and run.finished is None:
                 with transaction(connection):
                     now = datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -158,6 +158,9 @@ def _finite(value: Any) -> float:
     return float(value)
 
 
+_LISTS = ("files", "class_names", "checks_cut", "notes")
+
+
 def _summary(plain: Any) -> dict[str, Any]:
     """The JSON of a finished run, if what is read out of it again is what was written."""
     if not 0 <= float(plain["robust_accuracy"]) <= 1 or int(plain["check_forwards"]) < 0:
@@ -166,7 +169,7 @@ def _summary(plain: Any) -> dict[str, Any]:
         _check_text(flag["name"], flag["seen"], flag["advice"])
         if len(flag) != 3:
             raise ValueError("no flag")
-    _check_text(*plain.get("files", ()), *plain.get("class_names", ()))
+    _check_text(*(text for name in _LISTS for text in plain.get(name, ())))
     if not all(0 <= float(value) <= 1 for value in plain.get("repeated", ())):
         raise ValueError("no accuracy")
     evidence_of(plain)

@@ -113,7 +113,9 @@ class Store:
             class_names=names,
             stages=read_stages(plain.get("stages")),
             key=run.key,
-            missing=run.plan.n - len(outcomes) if failures else 0,
+            checks_cut=tuple(plain.get("checks_cut", ())),
+            notes=tuple(plain.get("notes", ())),
+            missing=run.plan.n - len(outcomes),
             failures=failures,
         )
         return replace(found, **evidence_of(plain)._asdict())

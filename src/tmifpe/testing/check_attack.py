@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["check_attack"]
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from tmifpe.attacks import Attack, attack_spelling, get_attack
+from tmifpe.core.rng import preserved_rng, seed_rng
 from tmifpe.core.types import Threat
 from tmifpe.norms import get_norm
 from tmifpe.testing.linear import Linear, distance, examples, examples_at
 from tmifpe.testing.trial import Trial, try_all
 
+_CALLS = itertools.count()
 _FAR = 0.01
 """The distance of the examples with a closed form."""
 
@@ -48,7 +51,9 @@ class _Trial(Trial):
     norm: str
 
     def __call__(self, model: nn.Module, x: Tensor, labels: Tensor, eps: float, **options: Any) -> Tensor:
-        return self.attack(model, x, labels, Threat(self.norm, eps), **options)
+        with preserved_rng():  # and every call finds the generators in another state than the one before
+            seed_rng(x.device, next(_CALLS))
+            return self.attack(model, x, labels, Threat(self.norm, eps), **options)
 
 
 def _nothing(trial: _Trial) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tmifpe.attacks.hooks.gradient_rows import alive, cosine, faint, floating_tensors, replaced, revived, share
 from tmifpe.attacks.hooks.layer_gradient import LayerGradient
 from tmifpe.core.numerics import pull_back
+from tmifpe.core.rng import preserved_rng
 
 NEAR = 1.01
 """Times the input: where the gradient is taken a second time. Scaling keeps the signs and the ties of activations, so
@@ -99,7 +100,7 @@ class ModuleCall:
             leaves.append((NEAR * next(values).detach()).requires_grad_())
             return leaves[-1].clone()
 
-        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        with torch.enable_grad(), preserved_rng():
             torch.default_generator.set_state(self.drawn)
             args, named = replaced(self.asked, larger)
             return _pulled_back(list(floating_tensors(self.module.forward(*args, **named))), leaves, behind)

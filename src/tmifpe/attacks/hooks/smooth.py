@@ -22,6 +22,7 @@ from __future__ import annotations
 __all__ = ["SmoothBackward"]
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,7 +44,7 @@ class SmoothBackward(TorchFunctionMode):
 
     `share` (n,) is each row's own, divided by the number of rectifiers; rows at 0 get the true gradient. `smoothed`
     and `left` count the rectifiers that were treated and those that were not, since their first dimension is another.
-    Compiled TorchScript is not seen.
+    Compiled TorchScript is not seen. A clamp of the images themselves, before the first layer with weights, is none.
 
     >>> x = torch.tensor([[-0.1, 2.0]], requires_grad=True)
     >>> with SmoothBackward(torch.tensor([1.0])):
@@ -82,6 +83,8 @@ class SmoothBackward(TorchFunctionMode):
         z = args[0] if args else named.get("input")
         if (corners is None and not curved) or not isinstance(z, Tensor) or not z.requires_grad:
             return func(*args, **named)
+        if corners is not None and corners.clips and _is_image(z):
+            return func(*args, **named)
         if z.dim() < 2 or len(z) != len(self.share):
             self.left += 1
             return func(*args, **named)
@@ -101,6 +104,8 @@ class _Corners:
     high: float = torch.inf
     leak: float = 0.0
     in_place: bool = False
+    clips: bool = False
+    """Whether it is of the kind that also keeps images in their box."""
 
 
 def _corners(func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> _Corners | None:
@@ -119,7 +124,24 @@ def _corners(func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, A
         return None
     low, high, leak, in_place = found
     plain = all(isinstance(number, int | float) for number in (low, high, leak))
-    return _Corners(float(low), float(high), float(leak), bool(in_place) or name.endswith("_")) if plain else None
+    if not plain:
+        return None
+    return _Corners(float(low), float(high), float(leak), bool(in_place) or name.endswith("_"), kind in _CLIPS)
+
+
+def _is_image(z: Tensor) -> bool:
+    """Whether no layer with weights, and no other rectifier, lies between the images and z: what clips it then
+    prepares the images, and is no unit that may be dead."""
+    waiting, seen = [z.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if _LAYER.fullmatch(node.name()):
+            return False
+        seen.add(node)
+        waiting += [before for before, _ in node.next_functions]
+    return True
 
 
 _CURVED = frozenset({"tanh", "sigmoid", "gelu", "silu", "softplus", "elu", "selu", "celu", "mish", "hardswish"})
@@ -157,6 +179,14 @@ _KINDS: dict[str, Callable[[_Given], tuple[Any, Any, Any, Any] | None]] = {
     "clamp_min": lambda given: (given(1, "min", None), torch.inf, 0.0, False),
     "clamp_max": lambda given: (-torch.inf, given(1, "max", None), 0.0, False),
 }
+
+
+_CLIPS = ("clamp", "clip", "clamp_min", "clamp_max", "hardtanh")
+_LAYER = re.compile(
+    r"(\w*(Conv|BatchNorm|LayerNorm|GroupNorm|Rnn|Prelu|Attention|DifferentiableGraph|Compiled|Checkpoint)\w*"
+    r"|Mm|Addmm|Bmm|Baddbmm|Mv|Addmv|Dot|Trilinear|Linear|MkldnnLinear|_Smooth|_SmoothCurved)Backward\d*"
+)
+"""What autograd calls the steps that layers with weights take, and code that it cannot look into."""
 
 
 class _Smooth(torch.autograd.Function):

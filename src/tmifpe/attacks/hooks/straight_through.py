@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tmifpe.attacks.hooks.uncompiled import uncompiled
 from tmifpe.core.errors import InputError, did_you_mean
 from tmifpe.core.types import Model
 
@@ -73,6 +74,8 @@ def through_identity(model: Model, names: Sequence[str]) -> Iterator[set[str]]:
     """Within, the gradient passes these modules of the model unchanged; yields the names of those that were called."""
     called: set[str] = set()
     with ExitStack() as stack:
+        if names:  # a compiled model does not call its modules
+            stack.enter_context(uncompiled())
         for name in names:
             assert isinstance(model, nn.Module)  # noqa: S101 - names come from `matching_modules`
             for hook in _hooks(model.get_submodule(name), name, called):

@@ -7,6 +7,7 @@ __all__ = ["Evaluated", "Objective", "Queries", "StageCost", "Tally", "TransferQ
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields, replace
+from functools import partial
 from typing import TypeAlias, cast
 
 import torch
@@ -16,10 +17,16 @@ from tmifpe.attacks.hooks.layer_gradient import LayerGradient
 from tmifpe.attacks.hooks.layer_gradients import layer_gradients
 from tmifpe.attacks.hooks.smooth import SmoothBackward
 from tmifpe.attacks.hooks.straight_through import through_identity
+from tmifpe.attacks.hooks.uncompiled import uncompiled
+from tmifpe.attacks.loop.unseen import given, unseen
 from tmifpe.core.errors import InputError, ModelError, first_line, is_out_of_memory
 from tmifpe.core.outputs import read_output
 from tmifpe.core.types import Model
 from tmifpe.losses.loss import as_values
+
+_ONE_VALUE = "Expected more than 1 value per channel when training"
+"""What torch says where BatchNorm has no statistics."""
+_NOT_ALONE = "the model normalises by the batch: a single image was read beside its mirror image"
 
 Objective: TypeAlias = Callable[[Tensor], Tensor]
 """From logits (n, K) to one value per example (n,), which the attacker ascends."""
@@ -90,12 +97,13 @@ class Queries:
     straight_through: tuple[str, ...] = ()
     """Modules that gradients pass as if they were the identity; looks without a gradient never know of it."""
 
-    def logits(self, x: Tensor) -> Tensor:
-        """Logits without a gradient."""
+    def logits(self, x: Tensor, *, fresh: bool = False) -> Tensor:
+        """Logits without a gradient. `fresh`: read where no model has seen images before, for what is to be stated."""
+        ask = partial(self._ask, fresh=fresh)
         with torch.no_grad():
-            total = self._ask(x)
+            total = self._in_company(x, ask)
             for _ in range(self.eot - 1):
-                total = total + self._ask(x)
+                total = total + self._in_company(x, ask)
         return total / self.eot if self.eot > 1 else total
 
     def look(self, x: Tensor, objective: Objective, smooth: Tensor | None = None) -> Evaluated:
@@ -123,11 +131,11 @@ class Queries:
         seen: list[Tensor] = []
 
         def ask(given: Tensor) -> Tensor:
-            logits = self._ask(given)
+            logits = self._in_company(given, self._ask)
             seen.append(logits.detach())
             return as_values(objective(logits), logits)
 
-        with _failing_clearly(len(x)):
+        with uncompiled(), _failing_clearly(len(x)):
             found = layer_gradients(self.model, x, ask) if isinstance(self.model, nn.Module) else ()
         self.tally.backwards += len(x)
         return seen[0], found
@@ -144,8 +152,12 @@ class Queries:
     def _trace(self, x: Tensor, smooth: Tensor | None) -> tuple[Tensor, Tensor]:
         """The images as a leaf, and their logits with the way back to it; counted as a forward pass."""
         leaf = x.detach().requires_grad_()
+
+        def ask(given: Tensor) -> Tensor:
+            return self._ask(given) if smooth is None else self._ask_smoothly(given, smooth.expand(len(given)))
+
         with through_identity(self.model, self.straight_through):
-            return leaf, self._ask(leaf) if smooth is None else self._ask_smoothly(leaf, smooth)
+            return leaf, self._in_company(leaf, ask)
 
     def _follow_back(self, leaf: Tensor, logits: Tensor, end: Tensor) -> tuple[Tensor, Tensor | None]:
         """d end / d leaf and d end / d logits; counted, unless there is no way back."""
@@ -157,8 +169,21 @@ class Queries:
         grad, slope = cast("tuple[Tensor | None, Tensor | None]", found)
         return torch.zeros_like(leaf) if grad is None else grad, slope
 
+    def _in_company(self, x: Tensor, ask: Callable[[Tensor], Tensor]) -> Tensor:
+        """Logits of x; of a single image beside its mirror image, where the model normalises by the batch and cannot
+        read it alone."""
+        if len(x) == 1 and _NOT_ALONE in self.notes:
+            return ask(torch.cat([x, x.detach().flip(tuple(range(1, x.dim())))]))[:1]
+        try:
+            return ask(x)
+        except ModelError as error:
+            if len(x) != 1 or _ONE_VALUE not in str(error):
+                raise
+        self.notes.add(_NOT_ALONE)
+        return self._in_company(x, ask)
+
     def _ask_smoothly(self, x: Tensor, share: Tensor) -> Tensor:
-        with SmoothBackward(share) as seen:
+        with uncompiled(), SmoothBackward(share) as seen:
             logits = self._ask(x)
         if not seen.smoothed:
             self.notes.add("no rectifier was seen in the model, so that its backward pass could not be smoothed")
@@ -166,13 +191,14 @@ class Queries:
             self.notes.add(f"{seen.left} rectifiers whose first dimension is not the batch were not smoothed")
         return logits
 
-    def _ask(self, x: Tensor) -> Tensor:
+    def _ask(self, x: Tensor, fresh: bool = False) -> Tensor:
         self.tally.forwards += len(x)
-        given = x if self.dtype is None else x.to(self.dtype)
-        before = given._version
+        x = x if self.dtype is None else x.to(self.dtype)
+        x = given(unseen(x) if fresh else x)
+        before = x._version
         with _failing_clearly(len(x)):
-            output = self.model(given)
-        if given._version != before:  # the attack would go on from another image than it chose
+            output = self.model(x)
+        if x._version != before:  # the attack would go on from another image than it chose
             raise ModelError(
                 "the model changes the images that it is given, in place; let it work on a copy (x.clone())"
             )

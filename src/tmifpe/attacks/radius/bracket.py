@@ -17,7 +17,8 @@ from tmifpe.attacks.loop.queries import Queries
 from tmifpe.attacks.loop.rows import Problem
 from tmifpe.attacks.multi_targeted import MultiTargeted
 from tmifpe.attacks.pgd import PGD
-from tmifpe.attacks.radius.fmn import FMN, size_of
+from tmifpe.attacks.radius.fmn import FMN
+from tmifpe.attacks.radius.smallest import size_of
 from tmifpe.core.numbers import real_number, whole_number
 from tmifpe.losses import AnyLoss, get_loss, spelling
 

@@ -37,9 +37,10 @@ def run_radii(attack: Attack, radii: Sequence[float], problem: Problem, queries:
         def told(done: int, more: int, last: bool = last, broken: int = broken) -> None:
             loop.tick(broken + (done if last else more), broken + more)
 
-        earlier, queries.stages = queries.stages, []
+        earlier = queries.stages.copy()
+        queries.stages.clear()  # in place: a list shared with the queries of the model that the attack does not follow
         found, before = attack.run(part, queries, replace(loop, tick=told)), total.take(rows)
-        queries.stages = added_costs(earlier, queries.stages)
+        queries.stages[:] = added_costs(earlier, queries.stages)
         joined = before.followed_by(found, found.fooled | (found.margin > before.margin))
         # Of an attack that tries radii of its own, what it says within this one.
         at = torch.where(found.broken_at.isnan(), part.eps, found.broken_at)

@@ -85,7 +85,6 @@ def reported(store: Store, run: StoredRun, asked: Gallery) -> Reported:
     if not run.done:
         raise InputError(f"run {run.name} has no finished shard yet; run the same command again to resume it")
     result = in_cli_words(store.result(run))
-    result = replace(result, missing=run.plan.n - run.done)  # unfinished is incomplete, too: bounds, and no number
     sessions = tuple(
         f"{one.started}, {one.shards} shards: "
         + ", ".join(f"{name} {v}" for name, v in (one.versions | one.machine).items())

@@ -46,7 +46,7 @@ class PlanRow:
     def missed(self) -> list[str]:
         """In which way it is below what the plan asks for; never said of a part."""
         found = self.result
-        if found is None or found.missing or found.part:
+        if found is None or not found.complete or found.part:
             return []
         return [case.said for case in self.gates.missed(found)]
 

@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 from tmifpe.cli.plans.running import PlanRow
 from tmifpe.core.shown.formats import markdown_text
 from tmifpe.report.broken import describe
+from tmifpe.run.shown.sheets import clean_said
 
 HEADINGS = ("run", "threat", "examples", "clean %", "robust %", "95 % interval", "state")
 MISSED = "below what is asked"
@@ -25,7 +26,7 @@ def cells(row: PlanRow) -> list[str]:
         threat = f"{row.run.how.norm} {row.run.how.eps or ''}".strip()
         return [row.run.name, threat, "", "", "", "", f"failed: {row.error}"]
     threat = result.spec.threat
-    low, high = result.bounds if result.missing else result.interval
+    low, high = result.interval if result.complete else result.bounds
     said = [row.state if not result.part else f"shard {result.part}"]
     said += [MISSED] if row.missed else []
     said += [", ".join(dict.fromkeys(flag.name for flag in result.flags))] if result.flags else []
@@ -33,9 +34,9 @@ def cells(row: PlanRow) -> list[str]:
         row.run.name,
         f"{threat.norm} {threat.eps:.6g}",
         str(result.n + result.missing),
-        _percent(result.clean_accuracy),
-        f"{_percent(low)} to {_percent(high)}" if result.missing else _percent(result.robust_accuracy),
-        "" if result.missing else f"{_percent(low)} to {_percent(high)}",
+        clean_said(result).removesuffix(" %"),
+        _percent(result.robust_accuracy) if result.complete else f"{_percent(low)} to {_percent(high)}",
+        f"{_percent(low)} to {_percent(high)}" if result.complete else "",
         "; ".join(said),
     ]
 
@@ -83,7 +84,7 @@ def _said(row: PlanRow) -> tuple[str, str]:
     result = row.result
     if result is None:
         return row.error, row.error
-    if result.missing or result.part:
+    if not result.complete or result.part:
         return str(result), str(result)
     flags = ["flags were raised: " + ", ".join(dict.fromkeys(flag.name for flag in result.flags))]
     decided = [*row.missed, *(flags if row.flagged else [])]

@@ -35,14 +35,14 @@ store = "tmifpe-runs"
 [defaults]  # of every run below
 data = "digits"
 norm = "linf"
-steps = 20
 limit = 100
+# loss, steps, restarts and schedule are those of the default attack; attack = "quick" is another one
 
 [[run]]  # a list makes a run of every value, several lists of every combination
 name = "sweep"
 model = ["digits-robust", "digits-distilled"]
 eps = [0.05, "0.1"]
-loss = ["ce", "tmifpe"]
+seed = [0, 1]
 
 [[run]]
 name = "gate"
@@ -90,6 +90,7 @@ def run(
 ) -> None:
     """Run all runs of a PLAN, or what is left of them, and show them as one table."""
     from tmifpe.cli import console, parse
+    from tmifpe.cli.attack import weaker
     from tmifpe.cli.interrupt import interruptible
     from tmifpe.cli.plans import table
     from tmifpe.cli.plans.file import read_plan
@@ -102,6 +103,8 @@ def run(
         parse.check_output(path)
     runs = _only(list(read.runs), only)
     folder = keep.folder if keep.store != STORE or keep.no_store else read.store or STORE
+    for said in filter(None, dict.fromkeys(weaker(run.how, run.attack, run.loss) for run in runs)):
+        console.notice(said)
     with interruptible(folder) as check, _progress(len(runs)) as show:
 
         def told(run: PlannedRun, step: Progress | None) -> None:

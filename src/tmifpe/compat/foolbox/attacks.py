@@ -232,7 +232,9 @@ class L2FastGradientAttack(LinfFastGradientAttack):
 
 
 class _Minimization(_FoolboxAttack):
-    """The smallest perturbation that `tmifpe.minimal` finds (its attack is `fmn`); the image where it finds none."""
+    """The smallest perturbation that `tmifpe.minimal` finds; the image where it finds none."""
+
+    search: ClassVar[str] = "fmn"
 
     def __init__(self, *, steps: int = 100) -> None:
         super().__init__()
@@ -246,6 +248,7 @@ class _Minimization(_FoolboxAttack):
             question.x,
             question.labels,
             self.norm,
+            attack=self.search,
             steps=self.steps,
             targets=question.targets,
             box=question.box,
@@ -271,9 +274,9 @@ class L1FMNAttack(_Minimization):
 
 
 class DDNAttack(_Minimization):
-    """The smallest L2 perturbation, which `fmn` looks for, as DDN does, in a ball that shrinks and grows."""
+    """DDN."""
 
-    norm = "l2"
+    norm, search = "l2", "ddn"
 
 
 LinfPGD = PGD = LinfProjectedGradientDescentAttack

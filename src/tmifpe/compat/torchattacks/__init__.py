@@ -19,13 +19,14 @@ from typing import Any, NoReturn
 
 from tmifpe.compat.torchattacks.attack import Attack
 from tmifpe.compat.torchattacks.composed import AutoAttack, MultiAttack
-from tmifpe.compat.torchattacks.gradient import APGD, BIM, EOTPGD, FFGSM, FGSM, MIFGSM, PGD, PGDL2, TMIFPE, Square
+from tmifpe.compat.torchattacks.gradient import APGD, BIM, EOTPGD, FAB, FFGSM, FGSM, MIFGSM, PGD, PGDL2, TMIFPE, Square
 from tmifpe.core.errors import InputError
 
 __all__ = [
     "APGD",
     "BIM",
     "EOTPGD",
+    "FAB",
     "FFGSM",
     "FGSM",
     "MIFGSM",
@@ -46,7 +47,6 @@ _INSTEAD = {
     "DeepFool": _MINIMAL,
     "EADEN": _MINIMAL,
     "EADL1": _MINIMAL,
-    "FAB": _MINIMAL,
     "TPGD": "for training use tmifpe.attack with a loss of your own",
 }
 _OTHERS = [

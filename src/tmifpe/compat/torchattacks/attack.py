@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["AskedModel", "Attack"]
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -54,8 +55,19 @@ class Attack:
         adv = self.forward(x, labels)
         return adv if self.normalization_used is None else self.normalize(adv)
 
-    def climb(self, attack: Climb, norm: str, eps: float, x: Tensor, labels: Tensor, seed: int, eot: int = 1) -> Tensor:
-        """The strongest points that an attack of tmifpe finds, towards the targets of the mode."""
+    def climb(
+        self,
+        attack: Climb,
+        norm: str,
+        eps: float,
+        x: Tensor,
+        labels: Tensor,
+        seed: int,
+        eot: int = 1,
+        start: Tensor | None = None,
+    ) -> Tensor:
+        """The strongest points that an attack of tmifpe finds, towards the targets of the mode; from `start`, if given,
+        instead of where the attack would begin."""
         targets = None
         threat = Threat(norm, eps)
         if self.targeted:
@@ -63,7 +75,7 @@ class Attack:
             targets = self.get_target_label(x, labels).to(self.device)
             labels = self._left(x, targets)
         with torch.inference_mode(False):
-            problem = as_problem(x, labels, threat, targets, seed)
+            problem = replace(as_problem(x, labels, threat, targets, seed), start=start)
             attack.check(threat, targeted=targets is not None, eot=eot)
             asked = AskedModel(self)
             with frozen(asked) as still:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["APGD", "BIM", "EOTPGD", "FFGSM", "FGSM", "MIFGSM", "PGD", "PGDL2", "TMIFPE", "Square"]
+__all__ = ["APGD", "BIM", "EOTPGD", "FAB", "FFGSM", "FGSM", "MIFGSM", "PGD", "PGDL2", "TMIFPE", "Square"]
 
+import torch
 from torch import Tensor, nn
 
 from tmifpe import attacks
 from tmifpe.compat.torchattacks.attack import Attack
+from tmifpe.core import rng
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import real_number
+from tmifpe.norms import column, get_norm
 
 _RHO = 0.75
 
@@ -51,6 +54,18 @@ class PGDL2(PGD):
         self, model: nn.Module, eps: float = 1.0, alpha: float = 0.2, steps: int = 10, random_start: bool = True
     ) -> None:
         super().__init__(model, eps, alpha, steps, random_start)
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Begins a uniform share of eps away in a random direction, where our own PGD, uniform in the ball, begins at
+        its surface."""
+        plain, seed = steps_of(self.alpha, self.eps, self.steps, False), self.drawn_seed()
+        start = None
+        if self.random_start:
+            rows = torch.arange(len(inputs), device=inputs.device)
+            way = get_norm("l2").direction(rng.normal(seed, rows, 0, 0, tuple(inputs.shape[1:])).to(inputs))
+            share = rng.uniform(seed, rows, 0, 1, (1,))[:, 0].to(inputs)
+            start = (inputs + column(self.eps * share, inputs) * way).clamp(0.0, 1.0)
+        return self.climb(plain, self.norm, self.eps, inputs, labels, seed, start=start)
 
 
 class EOTPGD(PGD):
@@ -137,6 +152,43 @@ class APGD(Attack):
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
         climb = attacks.APGD(self.loss, self.steps, self.n_restarts)
         return self.climb(climb, self.norm, self.eps, inputs, labels, self.seed, self.eot_iter)
+
+
+class FAB(Attack):
+    """The smallest perturbation (Croce and Hein 2020), where it is within eps. `multi_targeted`: FAB-T."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        norm: str = "Linf",
+        eps: float = 8 / 255,
+        steps: int = 10,
+        n_restarts: int = 1,
+        alpha_max: float = 0.1,
+        eta: float = 1.05,
+        beta: float = 0.9,
+        verbose: bool = False,
+        seed: int = 0,
+        multi_targeted: bool = False,
+        n_classes: int = 10,
+    ) -> None:
+        super().__init__("FAB", model)
+        self.norm, self.eps, self.steps, self.n_restarts, self.seed = norm, eps, steps, n_restarts, seed
+        self.alpha_max, self.eta, self.beta, self.verbose = alpha_max, eta, beta, verbose
+        self.multi_targeted, self.n_classes = multi_targeted, n_classes
+        self.supported_mode = ["default", "targeted"]
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        search = attacks.FAB(
+            self.steps,
+            self.n_restarts,
+            targets=max(1, self.n_classes - 1),
+            towards="each" if self.multi_targeted else "nearest",
+            beyond=self.eta,
+            pull=self.alpha_max,
+            back=self.beta,
+        )
+        return self.climb(search, self.norm, self.eps, inputs, labels, self.seed)
 
 
 class TMIFPE(Attack):

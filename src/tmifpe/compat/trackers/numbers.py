@@ -6,6 +6,7 @@ __all__ = ["numbers_of", "settings_of", "title_of"]
 
 from tmifpe.core.errors import InputError, shorten
 from tmifpe.run.result import Result
+from tmifpe.run.shown.sheets import checks_said
 from tmifpe.version import __version__
 
 
@@ -48,6 +49,7 @@ def settings_of(result: Result) -> dict[str, str]:
         "targets": "" if spec.targets == "none" else spec.targets,
         "seed": str(spec.seed),
         "precision": spec.precision,
+        "checks": checks_said(result),
         "flags": ", ".join(dict.fromkeys(flag.name for flag in result.flags)),
         "key": result.key or spec.key(),
         "version": __version__,

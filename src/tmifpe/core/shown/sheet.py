@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["Sheet", "fitted", "percent", "visible"]
+__all__ = ["Sheet", "csv_text", "fitted", "percent", "visible"]
 
+import re
 import unicodedata
 from dataclasses import dataclass
 
+_FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # the last four are the same in full width
+_NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?|-inf", re.IGNORECASE)
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Controls, marks that turn the direction of text, halves of characters, breaks of lines."""
 
@@ -35,6 +38,16 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in _HIDDEN else c for c in text)
+
+
+def csv_text(text: str) -> str:
+    """Text as a cell of a CSV file: a spreadsheet takes what begins as these do for a formula, and would run it (OWASP,
+    "CSV injection"). Numbers are numbers.
+
+    >>> csv_text("=cmd|' /C calc'!A0"), csv_text("-1.5"), csv_text("-x.png"), csv_text("a.png")
+    ("'=cmd|' /C calc'!A0", '-1.5', "'-x.png", 'a.png')
+    """
+    return f"'{visible(text)}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else visible(text)
 
 
 def fitted(text: str, most: int) -> str:

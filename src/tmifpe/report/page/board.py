@@ -13,13 +13,14 @@ from tmifpe.report.page.charts import line_chart
 from tmifpe.report.page.measured import Line
 from tmifpe.report.page.render import standalone
 from tmifpe.report.page.reported import Reported
+from tmifpe.run.shown.sheets import checks_said
 
 _LINES = 12  # in one chart
 
 
 @dataclass(frozen=True)
 class BoardRow:
-    """One run. Shares in [0, 1]; of an incomplete one `robust` is the lower bound, and it does not compete."""
+    """One run. Shares in [0, 1]; an incomplete one has bounds only, and does not compete."""
 
     model: str
     data: str
@@ -28,12 +29,14 @@ class BoardRow:
     threat: str
     attack: str
     n: int
-    clean: float
-    robust: float
+    clean: float | None
+    robust: float | None
     low: float
     high: float
     certified: float | None
     flags: tuple[str, ...]
+    checks: str
+    """What `checks_said` says of it."""
     seconds: float
     finished: str
     complete: bool
@@ -43,13 +46,13 @@ class BoardRow:
     @property
     def contest(self) -> tuple[object, ...]:
         """Runs that answer the same question: the lowest of their numbers is the one to believe."""
-        return self.model, self.data, self.norm, self.eps, self.n, round(self.clean, 9)
+        return self.model, self.data, self.norm, self.eps, self.n, round(self.clean or 0.0, 9)
 
 
 def board_row(reported: Reported, href: str) -> BoardRow:
     """A run as a line of the board."""
     result, spec = reported.result, reported.result.spec
-    low, high = result.bounds if result.missing else result.interval
+    low, high = result.interval if result.complete else result.bounds
     return BoardRow(
         model=reported.model,
         data=spec.data,
@@ -57,26 +60,27 @@ def board_row(reported: Reported, href: str) -> BoardRow:
         eps=spec.threat.eps,
         threat=reported.threat + (f" to {spec.targets}" if spec.targets != "none" else ""),
         attack=reported.attack,
-        n=result.n,
-        clean=result.clean_accuracy,
-        robust=low if result.missing else result.robust_accuracy,
+        n=result.n + result.missing,
+        clean=result.clean_accuracy if result.complete else None,
+        robust=result.robust_accuracy if result.complete else None,
         low=low,
         high=high,
         certified=result.certified_accuracy,
         flags=tuple(dict.fromkeys(flag.name for flag in result.flags)),
+        checks=checks_said(result),
         seconds=result.seconds,
         finished=reported.finished,
-        complete=not result.missing,
+        complete=result.complete,
         href=href,
     )
 
 
 def board_html(rows: Sequence[BoardRow], title: str) -> str:
     """The index of the board: the most robust first."""
-    ordered = sorted(rows, key=lambda row: (row.threat, row.data, -row.robust, row.model))
+    ordered = sorted(rows, key=lambda row: (row.threat, row.data, -_standing(row), row.model))
     strongest: dict[tuple[object, ...], BoardRow] = {}
     for row in ordered:
-        if row.complete and (row.contest not in strongest or row.robust < strongest[row.contest].robust):
+        if row.complete and (row.contest not in strongest or _standing(row) < _standing(strongest[row.contest])):
             strongest[row.contest] = row
     best = {id(row) for row in strongest.values()}
     return standalone(
@@ -90,12 +94,17 @@ def board_html(rows: Sequence[BoardRow], title: str) -> str:
     )
 
 
+def _standing(row: BoardRow) -> float:
+    """Where a run stands among others: an incomplete one by its lower bound."""
+    return row.low if row.robust is None else row.robust
+
+
 def _charts(rows: Sequence[BoardRow]) -> list[tuple[str, Markup]]:
     """For every data set and norm, robust accuracy against eps: a line per model that was measured at two or more."""
     places: dict[tuple[str, str], dict[str, dict[float, float]]] = {}
     for row in rows:
-        line = places.setdefault((row.data, row.norm), {}).setdefault(row.model, {0.0: row.clean})
-        line[row.eps] = min(row.robust, line.get(row.eps, 1.0))
+        line = places.setdefault((row.data, row.norm), {}).setdefault(row.model, {0.0: row.clean or 0.0})
+        line[row.eps] = min(_standing(row), line.get(row.eps, 1.0))
     drawn = []
     for (data, norm), models in places.items():
         lines = [

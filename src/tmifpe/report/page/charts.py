@@ -176,8 +176,9 @@ class Standing:
     """One line of a ranking: shares in [0, 1]."""
 
     name: str
-    clean: float
-    robust: float
+    clean: float | None
+    robust: float | None
+    """None of an incomplete run, which has the bounds alone."""
     low: float
     high: float
     certified: float | None = None
@@ -197,11 +198,13 @@ def ranking(rows: Sequence[Standing], label: str) -> Markup:
         y = 34 + 40 * k
         parts += [
             words(14, y - 13, within(row.name, WIDTH - 18)),
-            shape("line", x1=x(100 * row.clean), x2=x(100 * row.clean), y1=y - 7, y2=y + 7, cls="axis"),
             shape("line", x1=x(100 * row.low), x2=x(100 * row.high), y1=y, y2=y, cls="line c0"),
-            shape("circle", cx=x(100 * row.robust), cy=y, r=4.5, cls="fill c0"),
-            words(WIDTH - 4, y + 4, f"{100 * row.robust:.2f}", "end"),
         ]
+        if row.clean is not None:
+            parts.append(shape("line", x1=x(100 * row.clean), x2=x(100 * row.clean), y1=y - 7, y2=y + 7, cls="axis"))
+        if row.robust is not None:
+            parts.append(shape("circle", cx=x(100 * row.robust), cy=y, r=4.5, cls="fill c0"))
+        parts.append(words(WIDTH - 4, y + 4, "incomplete" if row.robust is None else f"{100 * row.robust:.2f}", "end"))
         if row.certified is not None:
             points = f"{x(100 * row.certified):.1f},{y - 6} {x(100 * row.certified):.1f},{y + 6}"
             parts.append(shape("polyline", points=points, cls="line c1"))

@@ -25,6 +25,7 @@ from tmifpe.report.page.command import command
 from tmifpe.report.page.measured import Confusion, Line, Shares
 from tmifpe.report.page.reported import Reported
 from tmifpe.run.result import Result
+from tmifpe.run.shown.sheets import checks_said, clean_said
 
 
 def classes_sheet(result: Result, shares: Sequence[Shares]) -> Sheet:
@@ -90,7 +91,6 @@ def provenance_sheet(reported: Reported) -> Sheet:
         ("results version", str(spec.results_version)),
         ("started, finished", f"{reported.started or '?'}, {reported.finished or 'not finished'}"),
         *((f"computed with ({k})", text) for k, text in enumerate(reported.sessions, start=1)),
-        *(("left out by the checks", text) for text in result.checks_cut),
         *(("note", text) for text in result.notes),
     ]
     return Sheet("Provenance", (), tuple(rows), code=("command",))
@@ -102,19 +102,26 @@ def comparison_sheet(reports: Sequence[Reported]) -> Sheet:
     places: dict[tuple[str, ...], dict[str, str]] = {}
     for one in reports:
         spec = one.result.spec
-        where = (one.model, spec.data, one.threat, str(spec.n), percent(one.result.clean_accuracy))
+        where = (one.model, spec.data, one.threat, str(spec.n), clean_said(one.result).removesuffix(" %"))
         cells = places.setdefault(where, {})
         told = _cell(one.result)
         cells[one.attack] = f"{cells[one.attack]}, {told}" if one.attack in cells else told
     rows = tuple((*where, *(cells.get(attack, "") for attack in attacks)) for where, cells in places.items())
     head = ("model", "data", "threat", "examples", "clean %", *attacks)
-    return Sheet("Comparison", head, rows, "Robust accuracy in %, with its 95 % interval.")
+    named = zip(names_of(reports), reports, strict=True)
+    unchecked = [f"{name}: {said}" for name, one in named if (said := checks_said(one.result)) != "all"]
+    note = (
+        f" Where not all checks have run, no flag says little. Checks of {'. Of '.join(unchecked)}."
+        if unchecked
+        else ""
+    )
+    return Sheet("Comparison", head, rows, f"Robust accuracy in %, with its 95 % interval.{note}")
 
 
 def _cell(result: Result) -> str:
-    low, high = result.bounds if result.missing else result.interval
+    low, high = result.interval if result.complete else result.bounds
     within = f"({percent(low)} to {percent(high)})"
-    return f"{within} incomplete" if result.missing else f"{percent(result.robust_accuracy)} {within}"
+    return f"{within} incomplete" if not result.complete else f"{percent(result.robust_accuracy)} {within}"
 
 
 def differences(reports: Sequence[Reported], most: int = 12) -> Sheet:
@@ -122,7 +129,7 @@ def differences(reports: Sequence[Reported], most: int = 12) -> Sheet:
     runs, the first."""
     tests = []
     named = zip(names_of(reports), reports, strict=True)
-    chosen = [(name, one) for name, one in named if not one.result.missing][:most]
+    chosen = [(name, one) for name, one in named if one.result.complete][:most]
     for k, (first, one) in enumerate(chosen):
         for second, other in chosen[k + 1 :]:
             a, b = one.result, other.result

@@ -80,7 +80,7 @@ def against_steps(result: Result) -> Line | None:
     table = result.outcomes.take(result.outcomes.counted)
     used = table.steps_used[table.fooled]
     goes_on = result.spec.mode != "verdict" or any(attack.startswith("bracket") for attack in result.spec.attacks)
-    if goes_on or len(np.unique(used)) < 2:
+    if goes_on or len(np.unique(used)) < 2 or not result.complete:
         return None
     return _falling("robust accuracy", table, np.where(table.fooled, table.steps_used, np.inf).astype(float))
 
@@ -95,7 +95,7 @@ def against_eps(result: Result) -> list[Line]:
     known = np.fmin(table.size, columns.get("broken_at", np.full(len(table), np.nan)))
     found = known[table.fooled]
     # An attack on one radius goes to its edge, and then sizes say little.
-    if not len(found) or not (result.spec.radii or np.median(found) < 0.9 * found.max()):
+    if not result.complete or not len(found) or not (result.spec.radii or np.median(found) < 0.9 * found.max()):
         return []
     lines = [_falling("attacked", table, np.where(table.fooled, known, np.inf), eps)]
     proved: Any = columns.get("certified_to", np.full(len(table), np.nan))
@@ -147,11 +147,15 @@ def bins(before: Reals, after: Reals, log: bool = False, count: int = 40) -> Bin
 
 
 def per_class(result: Result) -> list[Shares]:
-    """Every label, in order."""
-    return [
-        Shares(label, n, correct / n, robust / n, *wilson(robust, n))
-        for label, (n, correct, robust) in result.per_class().items()
-    ]
+    """Every label, in order; none where accuracies are not known yet."""
+    return (
+        []
+        if not result.complete
+        else [
+            Shares(label, n, correct / n, robust / n, *wilson(robust, n))
+            for label, (n, correct, robust) in result.per_class().items()
+        ]
+    )
 
 
 def confusion(result: Result, most: int = 20) -> Confusion | None:

@@ -20,6 +20,7 @@ from tmifpe.report.page.charts import Standing, line_chart, ranking
 from tmifpe.report.page.measured import Line, against_eps, against_steps
 from tmifpe.report.page.reported import Reported, titled
 from tmifpe.report.page.section import section_of
+from tmifpe.run.result import Result
 from tmifpe.version import __version__
 
 
@@ -76,7 +77,7 @@ def _compared(reports: Sequence[Reported]) -> dict[str, Any]:
     """Charts and tables over all runs."""
     names = facts.short_names_of(reports)
     rows = [
-        Standing(name, one.result.clean_accuracy, *_ends(one), one.result.certified_accuracy)
+        Standing(name, *_ends(one.result), one.result.certified_accuracy)
         for name, one in zip(names, reports, strict=True)
     ]
     title = f"Robust accuracy of {len(rows)} runs"
@@ -98,6 +99,8 @@ def _compared(reports: Sequence[Reported]) -> dict[str, Any]:
     return {"charts": charts, "sheets": sheets}
 
 
-def _ends(one: Reported) -> tuple[float, float, float]:
-    low, high = one.result.bounds if one.result.missing else one.result.interval
-    return (low if one.result.missing else one.result.robust_accuracy), low, high
+def _ends(result: Result) -> tuple[float | None, float | None, float, float]:
+    """Clean and robust accuracy where they are known, and what the latter lies between."""
+    if not result.complete:
+        return None, None, *result.bounds
+    return result.clean_accuracy, result.robust_accuracy, *result.interval

@@ -71,6 +71,6 @@ def short_attack(result: Result) -> str:
     """`full`, or name, loss and steps of every stage; `x5` are five restarts."""
     spec = result.spec
     title = spec.attack_title
-    words = [title] if "(" not in title else ["; ".join(map(stage_name, spec.attacks))]
+    words = [title] if spec.is_named or "(" not in title else ["; ".join(map(stage_name, spec.attacks))]
     words += [f"to {spec.targets}"] if spec.targets != "none" else []
     return " ".join([*words, f"seed {spec.seed}"] if spec.seed else words)

@@ -13,7 +13,7 @@ from tmifpe.report.page import charts, facts, measured
 from tmifpe.report.page.reported import Picture, Reported
 from tmifpe.run.outcomes import Mark
 from tmifpe.run.result import Flag, Result
-from tmifpe.run.shown.sheets import headline, stage_name, stages_sheet
+from tmifpe.run.shown.sheets import checks_said, clean_said, headline, stage_name, stages_sheet
 from tmifpe.theory.formats import FORMATS
 
 
@@ -65,7 +65,15 @@ class Section:
 
     @property
     def interval(self) -> tuple[float, float]:
-        return self.result.bounds if self.result.missing else self.result.interval
+        return self.result.interval if self.result.complete else self.result.bounds
+
+    @property
+    def clean(self) -> str:
+        return clean_said(self.result)
+
+    @property
+    def checks(self) -> str:
+        return checks_said(self.result)
 
     @property
     def labels(self) -> list[str]:

@@ -8,12 +8,11 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tmifpe.core.shown.formats import markdown_text, sheet_latex, sheet_markdown
-from tmifpe.core.shown.sheet import Sheet, visible
+from tmifpe.core.shown.sheet import Sheet, csv_text, visible
 from tmifpe.report.page import facts, measured
 from tmifpe.report.page.reported import Reported, titled
 from tmifpe.run.shown.sheets import result_sheets
@@ -113,13 +112,8 @@ def _csv(reports: Sequence[Reported]) -> str:
         for sheet in sheets_of(one):
             for row in sheet.rows:
                 for column, value in zip(sheet.head[1:] or ("value",), row[1:], strict=False):
-                    writer.writerow([_cell(text) for text in (one.run, sheet.title, row[0], column, value)])
+                    writer.writerow([csv_text(text) for text in (one.run, sheet.title, row[0], column, value)])
     return buffer.getvalue()
-
-
-def _cell(text: str) -> str:
-    """A spreadsheet takes what begins so for a formula, and would run it: names come from files."""
-    return f"'{visible(text)}" if re.match(r"[=+@\t\r]|-(?![\d.])", text) else visible(text)
 
 
 FORMATS: dict[str, Callable[[Sequence[Reported]], str]] = {

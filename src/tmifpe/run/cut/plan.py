@@ -31,7 +31,7 @@ def make_plan(
 
     >>> from tmifpe.attacks import PGD
     >>> make_plan(10_000, (3, 32, 32), PGD())
-    Plan(n=10000, batch_size=256, shard_size=512, tuning=None)
+    Plan(n=10000, batch_size=256, shard_size=512, tuning=None, failed_exits=None)
     """
     values = max(1, math.prod(shape))
     usual = max(SMALLEST_BATCH, min(LARGEST_BATCH, 2 ** round(math.log2(BATCH_VALUES / values))))

@@ -8,7 +8,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from tmifpe.attacks.catalogue import NAMED, attack_spelling, attack_title, get_attack, split_sequence
+from tmifpe.attacks.catalogue import attack_title, is_named, split_sequence
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import parse_whole, whole_number
 from tmifpe.core.stats import hypergeometric_bounds
@@ -51,11 +51,8 @@ class SpotCheck:
         'pgd cw 50'
         """
         stages = split_sequence(self.attack)
-        named = attack_title(stages)
-        whole = {attack_spelling(stage) for stage in get_attack("full").stages}
-        if len(stages) > 1 and whole.issuperset(stages):  # what of it fits a targeted or randomised run
-            return "full"
-        return named if named in NAMED else "; ".join(map(stage_name, stages))
+        titles = [attack_title(stages), attack_title(stages, targeted=True)]
+        return next(filter(is_named, titles), "; ".join(map(stage_name, stages)))
 
     @property
     def at_least(self) -> int:

@@ -46,6 +46,7 @@ def plain_text(text: str) -> str:
 
 def plot_result(result: Result) -> Any:
     """Robust accuracy of the weakest classes, and of all examples against the steps of the attack."""
+    _ = result.robust_accuracy  # which an incomplete run does not have
     figure = new_figure(10, max(4.4, 1.7 + 0.14 * min(_CLASSES, len(result.per_class()))))
     left, right = figure.subplots(1, 2)
     _classes(left, result)

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["flags_sheet", "headline", "result_sheets", "stage_name", "stages_sheet"]
+__all__ = [
+    "checks_said",
+    "clean_said",
+    "examples_said",
+    "flags_sheet",
+    "headline",
+    "result_sheets",
+    "stage_name",
+    "stages_sheet",
+]
 
 from typing import TYPE_CHECKING
 
@@ -21,28 +30,22 @@ def result_sheets(result: Result) -> list[Sheet]:
 
 def headline(result: Result) -> Sheet:
     """The numbers that matter, certified ≤ robust ≤ clean."""
-    low, high = result.bounds if result.missing else result.interval
-    rows = [("clean accuracy", f"{percent(result.clean_accuracy)} %")]
-    if result.missing:
-        said = f"between {percent(low)} and {percent(high)} % (incomplete: {result.missing} examples have no verdict)"
-        rows.append(("robust accuracy", said))
-    else:
-        said = f"{percent(result.robust_accuracy)} % (95 % interval {percent(low)} to {percent(high)} %)"
-        rows.append(("robust accuracy", said))
+    rows = [("clean accuracy", clean_said(result)), ("robust accuracy", _robust_said(result))]
+    rows = rows if len(result.outcomes) else []
     if result.certified_accuracy is not None:
         rows.append(
             ("certified accuracy", f"{percent(result.certified_accuracy)} %: no attack of this threat goes below")
         )
     spec = result.spec
-    for one in result.radii[:-1] if not result.missing else ():
+    for one in result.radii[:-1] if result.complete else ():
         ends = f"{percent(one.interval[0])} to {percent(one.interval[1])}"
         rows.append((f"robust at eps {one.eps:.6g}", f"{percent(one.robust_accuracy)} % (95 % interval {ends} %)"))
     rows += [
-        ("examples", f"{result.n} of {spec.total}, of which broken {result.broken}"),
+        ("examples", examples_said(result)),
         ("threat", f"{spec.threat.norm}, eps {spec.threat.eps:.6g}{spec.threat.within}"),
         ("attack", spec.attack_title.replace(",", ", ")),
     ]
-    if spec.targets != "none":
+    if spec.targets != "none" and result.complete:
         rows.append(("success rate", f"{percent(result.success_rate)} % towards {spec.targets}"))
     if spec.verify != "none":
         rows.append((f"in {spec.verify}", f"{len(result.fragile)} fragile: broken in one precision only"))
@@ -53,11 +56,43 @@ def headline(result: Result) -> Sheet:
         rows.append(("early exit", str(result.early_exits)))
     if result.repeated:
         rows.append(("further draws", ", ".join(percent(value) for value in result.repeated)))
+    rows.append(("checks", checks_said(result)))
     if result.spot_check is not None:
         rows.append(("spot check", f"{result.spot_check.title}: {result.spot_check}"))
     if result.from_model is not None:
         rows.append((f"from {result.from_model.model}", str(result.from_model)))
     return Sheet("Headline", (), tuple(rows))
+
+
+def clean_said(result: Result) -> str:
+    """The clean accuracy, or its bounds; nothing where nothing is known."""
+    if result.complete:
+        return f"{percent(result.clean_accuracy)} %"
+    low, high = map(percent, result.clean_bounds)
+    return f"between {low} and {high} %" if len(result.outcomes) else ""
+
+
+def _robust_said(result: Result) -> str:
+    low, high = map(percent, result.interval if result.complete else result.bounds)
+    if result.complete:
+        return f"{percent(result.robust_accuracy)} % (95 % interval {low} to {high} %)"
+    return f"between {low} and {high} % (incomplete: {result.missing} examples have no verdict)"
+
+
+def examples_said(result: Result) -> str:
+    """How many, and how many were broken; of an unfinished run how many there are so far."""
+    done = len(result.outcomes)
+    if not done:
+        return f"0 of {result.missing}"
+    every = result.spec.total if result.complete else done + result.missing
+    return f"{result.n if result.complete else done} of {every}, of which broken {result.broken}"
+
+
+def checks_said(result: Result) -> str:
+    """Which checks looked for a reason to doubt the number: without all of them, no flag says little."""
+    if not result.check_forwards:
+        return "none: turned off, or not run yet"
+    return f"cut for cost: {'; '.join(result.checks_cut)}" if result.checks_cut else "all"
 
 
 def stages_sheet(result: Result) -> Sheet:
@@ -66,7 +101,7 @@ def stages_sheet(result: Result) -> Sheet:
     standing, rows = int((result.outcomes.correct & result.outcomes.counted).sum()), []
     for attack, stage in zip(result.spec.attacks, result.stages, strict=False):
         standing -= stage.broken
-        after = percent(standing / result.n if result.n else 0.0)
+        after = percent(standing / max(1, result.n)) if result.complete else ""
         costs = (f"{stage.seconds:.1f}", str(stage.forwards), str(stage.backwards))
         rows.append((stage_name(attack), str(stage.examples), str(stage.broken), after, *costs))
     if not rows:  # 0.1.0 did not say what a stage costs
