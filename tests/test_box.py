@@ -183,3 +183,42 @@ def test_bytes_take_whole_steps():
         assert threat.eps == pytest.approx(steps / 255)
         assert threat.eps <= eps
         assert len(notes) == said
+
+
+# What rounding leads out of the box.
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 1.0), (0.0, 255.0)])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_one_unit_in_the_last_place_is_moved_to_the_edge_and_noted(low: float, high: float, lazy: bool) -> None:
+    model, (x, y) = Boxed(low, high), moved(low, high)
+    x = x.clone()
+    x[0, 0, 0, 0] = torch.nextafter(torch.tensor(high), torch.tensor(torch.inf))
+    x[1, 0, 0, 0] = low - high * 2**-24
+    data = [(image, int(label)) for image, label in zip(x, y, strict=True)] if lazy else (x, y)
+    attack, threat, edge = PGD(steps=3), Threat("linf", 0.05 * (high - low), low, high), x.clamp(low, high)
+    found = evaluate(model, data, threat, attack, keep_adv=True)
+    assert any("reached out of the box by the rounding of float32" in note for note in found.notes)
+    inside = evaluate(model, (edge, y), threat, attack, keep_adv=True)
+    assert found.adv is not None
+    assert inside.adv is not None
+    assert torch.equal(found.adv, inside.adv)
+    assert not any("rounding of float32" in note for note in inside.notes)
+    assert torch.equal(attack(model, x, y, threat), attack(model, edge, y, threat))
+    assert tmifpe.minimal(model, x, y, "linf", steps=3, box=(low, high)).adv.max() <= high
+
+
+def test_what_lies_farther_out_is_refused_with_its_number() -> None:
+    (x, y), threat = moved(0.0, 1.0), Threat("linf", 0.05)
+    x = x.clone()
+    x[0, 0, 0, 0] = 1 + 3 * 2**-23
+    for call in (
+        lambda: evaluate(Boxed(0.0, 1.0), (x, y), threat),
+        lambda: PGD(steps=3)(Boxed(0.0, 1.0), x, y, threat),
+        lambda: tmifpe.certify(Boxed(0.0, 1.0), x, y, threat),
+    ):
+        with pytest.raises(InputError, match=r"must lie in \[0, 1\] but reach from 0\.\d+ to 1\.00000036"):
+            call()
+    x[0, 0, 0, 0] = 1 + 2**-10  # what float16 has next to 1 is no rounding of float32
+    with pytest.raises(InputError, match=r"to 1\.001;"):
+        evaluate(Boxed(0.0, 1.0), (x.half(), y), threat)

@@ -194,7 +194,7 @@ def test_a_model_without_bounds_is_refused_in_a_sentence(model, words: str) -> N
     [
         ({"threat": Threat("l2", 0.1)}, "for the norm linf"),
         ({"threat": 0.1}, "must be a Threat"),
-        ({"x": torch.full((2, 1, 2, 2), 1.5)}, "must lie in the box"),
+        ({"x": torch.full((2, 1, 2, 2), 1.5)}, r"must lie in \[0, 1\] but reach from 1.5 to 1.5"),
         ({"x": torch.zeros(0, 1, 2, 2)}, "at least one"),
         ({"y": torch.tensor([0])}, "2 labels"),
         ({"y": torch.tensor([0, 3])}, "classes from 0 to 2"),

@@ -16,7 +16,7 @@ from tmifpe import InputError, Threat
 from tmifpe.cli import app
 from tmifpe.data import as_data
 
-SOURCE = '''
+SOURCE = """
 import torch
 from torch.utils.data import Dataset
 
@@ -36,7 +36,7 @@ class Own:
     def fetch(self, positions): raise ValueError("\\x1b[2J fetch failed")
 
 def build(): raise OSError("\\x1b]0;title\\x07 build failed")
-'''
+"""
 SAID = {
     "Late": ("example 5 of Late failed: RuntimeError:", "no disk (source.py, line 8)"),
     "Quits": ("example 0 of Quits failed: SystemExit: 0", "(source.py, line 13)"),

@@ -120,6 +120,14 @@ def wrong_sign(logits: Tensor, labels: Tensor, targets: Tensor | None) -> Tensor
     return -right_sign(logits, labels, targets)
 
 
+def turned(x: Tensor) -> Tensor:
+    """A backward pass that turns every other pixel's gradient."""
+    if x.requires_grad:
+        x = x + 0.0
+        x.register_hook(lambda grad: grad * (2 * torch.arange(4.0).remainder(2) - 1))
+    return x
+
+
 WEAK = PGD(steps=1, step_size=1e-3, random_start=False)
 SLOW = PGD(loss="cw", steps=10, step_size=0.02, schedule="constant", momentum=0.0, random_start=False)
 
@@ -181,6 +189,13 @@ RAISING: dict[str, list[Callable[[], Case | list[Case]]]] = {
         lambda: Case(killed("shatter")),
         lambda: Case(Wrapped(quantise)),  # in the forward pass of the model itself
     ],
+    "gradient-disagrees": [
+        lambda: Case(Wrapped(shatter)),
+        lambda: Case(Wrapped(turned)),
+        lambda: Case(Wrapped(turned), norm="l2", eps=0.3),
+        lambda: Case(Wrapped(shatter), norm="l1", eps=1.0),
+    ],
+    "behaves-differently": [lambda: Case(Wrapped(lambda x: x.flip(-1) if x.requires_grad else x))],
     "chance-accuracy": [lambda: Case(labels=torch.arange(24) % 4)],
     "zero-gradients": [
         lambda: Case(Wrapped(quantise)),
@@ -277,6 +292,14 @@ QUIET: dict[str, list[Callable[[], Case | list[Case]]]] = {
         lambda: Case(killed("quantise"), options={"straight_through": "before"}),  # known, and passed
         lambda: Case(killed("quantise"), Corners(steps=5)),  # none is needed
     ],
+    "gradient-disagrees": [
+        lambda: Case(),
+        lambda: Case(norm="l2", eps=0.3),
+        lambda: Case(norm="l1", eps=1.0),
+        lambda: Case(Wrapped(quantise)),  # has none at all
+        lambda: Case(Wrapped(noise)),  # disagrees with itself
+    ],
+    "behaves-differently": [lambda: Case(), lambda: Case(Wrapped(lambda x: x.clone() if x.requires_grad else x))],
     "chance-accuracy": [lambda: Case(), lambda: labelled(Honest(), wrong=8), lambda: Case(x=images(1))],
     "zero-gradients": [
         lambda: Case(Wrapped(straight_through)),
@@ -345,7 +368,7 @@ def test_an_honest_model_raises_none(norm: str, targets: str | None, mode: str) 
 
 
 def test_what_only_an_attack_from_outside_finds_raises_nothing_else() -> None:
-    assert names(remote(0.3)) == {"found-from-outside"}
+    assert names(remote(0.3)) == {"found-from-outside", "black-box-beats-white-box"}  # the probe needs no gradient
     assert remote(0.3).run().robust_accuracy > 0.9
 
 

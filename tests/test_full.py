@@ -296,7 +296,9 @@ class TestFull:
         assert full(restarts=3).stages[9] == PGD(smooth=3.0, restarts=2)
         short = full(steps=10).stages
         assert len(short) == len(full().stages)
-        assert all(one.budget.backwards < usual.budget.backwards for one, usual in zip(short, full().stages, strict=True))
+        assert all(
+            one.budget.backwards < usual.budget.backwards for one, usual in zip(short, full().stages, strict=True)
+        )
 
     def test_knows_itself(self):
         targeted = Sequence(tuple(stage for stage in full(restarts=2).stages if stage.title != "multi-targeted"))

@@ -16,7 +16,7 @@ from tmifpe.attacks.loop.queries import Queries
 from tmifpe.attacks.loop.rows import Problem
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
-from tmifpe.core.numbers import MOST_SEED, whole_number, whole_numbers
+from tmifpe.core.numbers import MOST_SEED, extent, whole_number, whole_numbers
 from tmifpe.core.types import Classifier, Model, Threat
 from tmifpe.norms import get_norm
 
@@ -107,13 +107,19 @@ class Attack(ABC):
             return self.run(problem, queries, Loop(batch_size, "strongest")).adv.to(x.dtype)
 
 
-def check_box(x: Tensor, threat: Threat) -> None:
-    """`InputError` for images that are not in the threat's box, where no attack could have begun."""
-    if not bool(((x >= threat.low) & (x <= threat.high)).all()):
+def check_box(x: Tensor, threat: Threat) -> Tensor:
+    """The images, moved into the threat's box where rounding has led out of it; `InputError` where they are farther
+    outside, since no attack could begin there."""
+    if bool(((x >= threat.low) & (x <= threat.high)).all()):
+        return x
+    slack = numerics.box_slack(*threat.box)
+    if not bool(((x >= threat.low - slack) & (x <= threat.high + slack)).all()):
+        low, high = (float(edge) for edge in torch.aminmax(x))
         raise InputError(
-            f"images must lie in [{threat.low:g}, {threat.high:g}]; normalisation belongs inside the model, "
-            "not in the data"
+            f"images must lie in [{threat.low:g}, {threat.high:g}] but reach {extent(low, high, threat.box)}; "
+            "normalisation belongs inside the model, not in the data"
         )
+    return x.clamp(threat.low, threat.high)
 
 
 def as_problem(
@@ -136,7 +142,7 @@ def as_problem(
     seed = whole_number("seed", seed, least=0, most=MOST_SEED)
     # Half-precision images are moved in float32; the model sees them in its own dtype.
     x = x.to(numerics.compute_dtype(x.dtype))
-    check_box(x, threat)
+    x = check_box(x, threat)
     positions = torch.arange(len(x)) if indices is None else indices
     whole = {"labels": labels, "indices": positions} | ({} if targets is None else {"targets": targets})
     moved = {name: whole_numbers(name, numbers, len(x)).to(x.device).clone() for name, numbers in whole.items()}

@@ -28,7 +28,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Call:
-    """An operation in a traced pass: its arguments, the shape (with the batch) and dtype of its result, and where nodes go."""
+    """An operation in a traced pass: its arguments, shape (with the batch) and dtype of its result, where nodes go."""
 
     args: Sequence[Any]
     kwargs: dict[str, Any]

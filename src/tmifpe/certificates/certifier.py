@@ -91,8 +91,7 @@ class Certifier:
         return torch.where(good > 0, good, 0.0)
 
     def _region(self, x: Tensor, eps: Tensor) -> Region:
-        """The ball in the box, rounded outwards. A point that an attack has projected may lie outside by the rounding of
-        its dtype."""
+        """The ball in the box, rounded outwards. An attack's point may lie outside by its dtype's rounding."""
         threat = self.threat
         slack = torch.finfo(self.dtype).eps * max(abs(threat.low), abs(threat.high))
         up = torch.tensor(torch.inf, dtype=torch.float64, device=x.device)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tmifpe.attacks.attack import check_box
 from tmifpe.attacks.loop.frozen import dtype_of, frozen
 from tmifpe.certificates.certifier import BATCH, STEPS, Certifier
 from tmifpe.core.errors import InputError
@@ -110,9 +111,7 @@ def _checked(x: Tensor, y: Tensor, threat: Threat) -> Tensor:
         raise InputError("certify needs images as a floating tensor, at least one")
     if not isinstance(y, Tensor) or y.shape != (len(x),) or y.dtype != torch.int64:
         raise InputError(f"certify needs {len(x)} labels as an int64 tensor, one per image")
-    if not bool(((x >= threat.low) & (x <= threat.high)).all()):
-        raise InputError(f"images must lie in the box [{threat.low:g}, {threat.high:g}]")
-    return x
+    return check_box(x, threat)
 
 
 def _radii(eps: Tensor | Sequence[float] | None, threat: Threat, x: Tensor) -> Tensor:

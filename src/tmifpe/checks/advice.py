@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tmifpe.attacks import is_full
-from tmifpe.checks.flags import FLAGS
+from tmifpe.checks.flags import FLAGS, MISLEADING
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job
 
@@ -88,11 +88,13 @@ def _whole(stage: object, name: str, default: int) -> int:
 
 def advised(flag: Flag, ran: Ran) -> Flag:
     """The flag with advice for this run; what was written for its case already is left."""
-    write = _ADVICE.get(flag.name)
-    if write is None or flag.advice != FLAGS.get(flag.name).advice:
-        return flag
-    text = write(ran)
-    return flag if not text else replace(flag, advice=text[0].upper() + text[1:])
+    write, text = _ADVICE.get(flag.name), ""
+    if write is not None and flag.advice == FLAGS.get(flag.name).advice:
+        text = write(ran)
+    text = text[:1].upper() + text[1:] or flag.advice
+    if flag.name in MISLEADING and not ran.full and 'attack="full"' not in text:
+        text += ' The default, `attack="full"`, goes on by other means where gradients mislead.'
+    return replace(flag, advice=text)
 
 
 def _zero_gradients(ran: Ran) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FROM", "SHARE", "Allowance", "spread"]
+__all__ = ["FEWEST", "NUMBERS", "OF_FULL", "SHARE", "SMALL", "Allowance", "cost", "spread"]
 
 import math
 from dataclasses import dataclass, field
@@ -12,35 +12,55 @@ import numpy as np
 from tmifpe.attacks.loop.queries import Tally
 
 SHARE = 0.05
-"""Of the run's own forward passes, at most, spent on checks ..."""
-FROM = 500
-"""... where it has so many examples or more. A smaller run is checked in full: at most about 3,000 passes."""
+"""Of the run's own cost, at most, spent on checks ..."""
+SMALL = 4000
+"""... or so many passes, where that is more, but never more than the attack itself ..."""
+OF_FULL = 0.2
+"""... and of `full`, the default, no more than this share. Of other attacks in any case ..."""
+FEWEST, NUMBERS = 3000, 2_000_000
+"""... so many passes of small images, or so many numbers in all of larger ones: too little time to save."""
+
+
+def cost(tally: Tally) -> int:
+    """In forward passes: a backward pass takes about as long as two.
+
+    >>> cost(Tally(10, 5))
+    20
+    """
+    return tally.forwards + 2 * tally.backwards
 
 
 @dataclass
 class Allowance:
-    """The forward passes that checks may take, those taken so far, and what was left out to stay within them."""
+    """What checks may cost, what they have, and what was left out to stay within."""
 
     most: float = math.inf
     tally: Tally = field(default_factory=Tally)
     cut: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, forwards: int, n: int) -> Allowance:
-        """For a run that took so many forward passes on n examples.
+    def of(cls, tally: Tally, numbers: int, full: bool = False) -> Allowance:
+        """For a run that took these passes, on images of so many numbers.
 
-        >>> Allowance.of(50_000, 500).most, Allowance.of(50_000, 499).most
-        (2500, inf)
+        >>> large = 3 * 224 * 224
+        >>> [Allowance.of(Tally(n), large).most for n in (100_000, 500)]
+        [5000, 500]
+        >>> Allowance.of(Tally(500), large, full=True).most
+        100
+        >>> Allowance.of(Tally(500), 64).most
+        3000
         """
-        return cls(int(SHARE * forwards) if n >= FROM else math.inf)
+        spent = cost(tally)
+        most = max(SHARE * spent, min((OF_FULL if full else 1) * spent, SMALL))
+        return cls(int(most if full else max(most, min(FEWEST, NUMBERS / numbers))))
 
     @property
     def left(self) -> float:
-        return self.most - self.tally.forwards
+        return max(0, self.most - cost(self.tally))
 
     def rows(self, what: str, each: int, wanted: int, share: float = 1.0, least: int = 1) -> int:
-        """How many of the `wanted` examples a check may look at for `each` passes and a share of what is left; 0 if
-        that is less than `least`, which makes it worthless. Notes where it is fewer than wanted."""
+        """How many of the `wanted` examples a check may look at, at `each` a piece and for a share of what is left; 0
+        if that is less than `least`, which makes it worthless. Notes where it is fewer than wanted."""
         possible = wanted if math.isinf(self.most) else min(wanted, int(share * self.left // each))
         if possible < min(least, wanted):
             self.cut.append(f"{what} left out")

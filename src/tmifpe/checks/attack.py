@@ -15,8 +15,9 @@ import torch
 
 from tmifpe.attacks import Loop, Stepwise
 from tmifpe.attacks.loop.frozen import preserved_state
+from tmifpe.attacks.loop.queries import Tally
 from tmifpe.attacks.loop.rows import Problem
-from tmifpe.checks.allowance import Allowance, spread
+from tmifpe.checks.allowance import Allowance, cost, spread
 from tmifpe.checks.flags import flag, some
 from tmifpe.checks.sample import LARGEST, Sample, change_of, draw_sample, gradient_attacks, share
 from tmifpe.core import numerics
@@ -173,8 +174,8 @@ def _standing(attacks: list[Stepwise], problem: Problem, sample: Sample) -> Prob
 
 
 def _cost(attacks: list[Stepwise], sample: Sample) -> int:
-    """Forward passes per example, at most."""
-    return sample.queries.eot * sum(attack.budget.forwards for attack in attacks)
+    """Per example, at most."""
+    return sample.queries.eot * sum(cost(Tally(*attack.budget)) for attack in attacks)
 
 
 def _from_outside(job: Job, attacks: list[Stepwise], sample: Sample, allowance: Allowance) -> Iterator[Flag]:

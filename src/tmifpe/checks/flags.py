@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FLAGS", "Kind", "flag", "some"]
+__all__ = ["FLAGS", "MISLEADING", "Kind", "flag", "some"]
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +24,25 @@ class Kind:
 
 
 FLAGS: Registry[Kind] = Registry("flag")
+MISLEADING = frozenset(
+    {
+        "gradient-disagrees",
+        "behaves-differently",
+        "gradient-dies",
+        "unavailable-gradients",
+        "zero-gradients",
+        "gradient-lost",
+        "randomised",
+        "dropout-active",
+        "inference-time-optimisation",
+        "unstable-predictions",
+        "silent-success",
+        "unconstrained-failure",
+        "found-from-outside",
+        "black-box-beats-white-box",
+    }
+)
+"""After these a survivor may be one of a misleading gradient and not of the network: `full` goes on by other means."""
 
 
 def flag(name: str, seen: str, advice: str | None = None) -> Flag:
@@ -151,6 +170,18 @@ _add(
     "the gradient dies in a module that can be named",
     'Attack through the named module with `straight_through="NAME"`, an identity on the way back (its input and output '
     "need one shape); calls in a forward pass first have to become a module of their own.",
+)
+_add(
+    "gradient-disagrees",
+    "a step along the gradient does not do what the gradient promises",
+    "The backward pass is wrong, or the loss is rough at a scale far below eps: look for hooks and backward passes of "
+    'your own, and run the default, `attack="full"`, which goes on without that gradient.',
+)
+_add(
+    "behaves-differently",
+    "the model answers otherwise when gradients are on",
+    "What the gradient belongs to is not what decides: have one forward pass for both; the default, "
+    '`attack="full"`, goes on without that gradient.',
 )
 _add(
     "chance-accuracy",

@@ -21,12 +21,12 @@ from tmifpe.attacks.loop.rows import Problem
 from tmifpe.checks.allowance import Allowance, spread
 from tmifpe.checks.direction import check_direction, logit_gradient
 from tmifpe.checks.flags import flag
+from tmifpe.checks.gradients import FEW, SIZES, check_behaviour, check_gradient, margin_of
 from tmifpe.checks.layers import check_layers
 from tmifpe.checks.normalisation import check_normalisation, check_part_of_box, other_readings
 from tmifpe.checks.sample import LARGEST, Sample, change_of, draw_sample, gradient_attacks, share
 from tmifpe.checks.watcher import ForwardWatcher
 from tmifpe.core.stats import binomial_tail
-from tmifpe.losses import get_loss
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Flag
 from tmifpe.run.shard import Job
@@ -84,13 +84,15 @@ def _positions(job: Job, outcomes: Outcomes, allowance: Allowance) -> tuple[np.n
     if math.isinf(allowance.most):
         return spread(n, LARGEST), LARGEST, LARGEST
     readings = 1 + other_readings(job, outcomes)
-    slopes = 1 + len(gradient_attacks(job)) if job.attack.needs_gradient else 0
+    # A look with a gradient costs three passes; the steps of the comparison with it two for each size.
+    slopes = 3 * (1 + len(gradient_attacks(job))) if job.attack.needs_gradient else 0
     most = allowance.left * (_MODELS_SHARE if outcomes.robust.any() else 1)
     twice = int(max(2, min(_TWICE, most // 8)))
     for count in range(min(n, LARGEST), 0, -1):
         chosen = spread(n, count)
         right = int(outcomes.correct[chosen].sum())
-        layers = 2 * min(right, ROWS) if slopes else 0  # once as it is, once module by module
+        layers = 4 * min(right, ROWS) if slopes else 0  # once as it is, once with a gradient, module by module
+        layers += (3 + 2 * len(SIZES)) * min(right, FEW) if slopes else 0
         alone = count == 1  # is read in company
         if count * readings + right * slopes + layers + 3 * min(count, twice) + alone <= most:
             if count < min(n, LARGEST):
@@ -105,14 +107,19 @@ def _look(job: Job, outcomes: Outcomes, allowance: Allowance, treated: bool) -> 
     sample = draw_sample(job, positions, allowance.tally)
     if sample is None:
         return None
-    flags = [*_behaviour(job, sample.first(twice), treated), *_logits(job, sample)]
+    flags = [*_behaviour(job, sample.first(twice), treated)]
+    drawn = any(one.name in ("randomised", "dropout-active", "batch-dependent") for one in flags) or treated
+    flags += _logits(job, sample)
     free = outcomes.take(spread(len(outcomes), LARGEST))  # their predictions are known already
     flags += [*_chance(int(free.correct.sum()), len(free), sample.classes), *check_part_of_box(sample)]
     flags += check_normalisation(job, sample, outcomes)
     correct = sample.take(sample.right.nonzero()[:slopes, 0])
     without = torch.zeros(len(correct), dtype=torch.bool, device=correct.problem.x.device)
     if len(correct) and job.attack.needs_gradient:
-        without = _gone(correct.gradients(_margin))
+        grad = correct.gradients(margin_of)
+        without = _gone(grad)
+        if not drawn:  # of noise, two readings differ anyway
+            flags += _compared(job, correct, grad, without)
     if share(without) >= MARKED:
         said = (
             f"{share(without):.0%} of {len(correct)} correct images have a zero or NaN gradient, of the margin itself."
@@ -121,6 +128,15 @@ def _look(job: Job, outcomes: Outcomes, allowance: Allowance, treated: bool) -> 
     layers = _layers(job, correct)
     flags += check_layers(layers, job.prepared.straight_through)
     return _Looked(correct, without, tuple(flags), layers)
+
+
+def _compared(job: Job, correct: Sample, grad: Tensor, without: Tensor) -> Iterator[Flag]:
+    """The gradient with steps along it, and the logits with those that come with a gradient, on a few examples."""
+    few = torch.from_numpy(spread(len(correct), FEW)).to(grad.device)
+    yield from check_behaviour(correct.take(few), job.prepared)
+    some = few[~without[few]]
+    if len(some) and not job.prepared.straight_through:  # whose gradient is not meant to be the model's own
+        yield from check_gradient(correct.take(some), grad[some])
 
 
 def _layers(job: Job, correct: Sample) -> Layers:
@@ -133,6 +149,7 @@ def _layers(job: Job, correct: Sample) -> Layers:
 
 def _behaviour(job: Job, sample: Sample, treated: bool) -> Iterator[Flag]:
     """What happens in the forward pass: sampling, dropout, mixing within the batch, optimisation."""
+    sample = replace(sample, logits=sample.read(sample.problem.x))  # before, they were read in other company
     x = sample.problem.x.clone()
     with uncompiled(), ForwardWatcher() as seen:
         again = _read_in_place(sample, x)
@@ -228,7 +245,7 @@ def _lost(job: Job, looked: _Looked, allowance: Allowance) -> Iterator[Flag]:
     correct, attacks = looked.correct.counted_by(allowance.tally), gradient_attacks(job)
     if not len(correct) or not attacks:
         return
-    count = allowance.rows("gradient-lost", len(attacks), len(correct))
+    count = allowance.rows("gradient-lost", 3 * len(attacks), len(correct))
     if not count:
         return
     chosen = torch.from_numpy(spread(len(correct), count)).to(looked.without.device)
@@ -243,11 +260,6 @@ def _lost(job: Job, looked: _Looked, allowance: Allowance) -> Iterator[Flag]:
             f"For {share(lost):.0%} of {len(correct)} correct images the gradient of {names} is zero, or has lost its "
             f"label's share, in {job.prepared.precision}; that of the margin is not.",
         )
-
-
-def _margin(problem: Problem) -> Objective:
-    loss = get_loss("cw")
-    return lambda logits: loss(logits, problem.labels, problem.targets)
 
 
 def _objective(attack: Stepwise, problem: Problem) -> Objective:

@@ -39,6 +39,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from tmifpe.attacks.hooks.layer_gradient import LayerGradient
+    from tmifpe.attacks.loop.queries import Tally
     from tmifpe.run.result import Flag, Result
     from tmifpe.run.shown.live import Teller
 
@@ -131,10 +132,11 @@ def result_table(result: Result) -> Table:
         ("threat", plain(f"{spec.threat.norm}, eps {spec.threat.eps:.6g}{spec.threat.within}")),
         ("attack", plain(spec.attack_title.replace(",", ", "))),  # spaces, so that lines can break
         ("precision, mode, seed", plain(f"{spec.precision}, {spec.mode}, {spec.seed}")),
-        ("cost", f"{result.seconds:.1f} s, {result.tally.forwards} forwards, {result.tally.backwards} backwards"),
+        ("cost", _cost(result)),
     ]
     # The parts of an attack, as AutoAttack has them; stages have lines of their own.
-    if parts := {name: indices for name, indices in result.broken_by().items() if ": " in name}:
+    parts = {name: indices for name, indices in result.broken_by().items() if ": " in name}
+    if parts := {name: indices for name, indices in parts.items() if not name.startswith("repair: ")}:
         told = ", ".join(f"{name} {len(indices)}" for name, indices in parts.items())
         rows.insert(3, ("broken by", plain(told)))
     if spec.targets != "none" and result.complete:
@@ -195,11 +197,26 @@ def _beside(result: Result) -> Iterator[tuple[str, str]]:
         yield f"in {plain(result.spec.verify)}", second
 
 
+def _cost(result: Result) -> str:
+    """All of it; what checks and repairs took of that has lines of its own."""
+    seconds = result.seconds + result.check_seconds
+    spent = f"{seconds:.1f} s, {_passes(result.spent)}"
+    if not result.check_forwards:
+        return spent
+    return f"{spent}; of these {result.check_seconds:.1f} s for checks{' and repairs' if result.repairs else ''}"
+
+
+def _passes(tally: Tally) -> str:
+    return f"{tally.forwards} forwards, {tally.backwards} backwards"
+
+
 def _added(result: Result) -> Iterator[tuple[str, str]]:
     """What was done besides the attack."""
     if result.check_forwards:
-        cut = f"; held to 5 %: {'; '.join(result.checks_cut)}" if result.checks_cut else ""
-        yield "checks", plain(f"{result.check_forwards} forwards{cut}")
+        cut = f"; held to their share of the cost: {'; '.join(result.checks_cut)}" if result.checks_cut else ""
+        yield "checks", plain(f"{_passes(result.checked)}{cut}")
+    for repair in result.repairs:
+        yield "repair", plain(f"{repair} survivors ({_passes(repair.tally)})")
     if (spot := result.spot_check) is not None:
         low, high = map(percent, spot.robust_accuracy)
         yield "spot check", plain(f"{spot.title}: {spot}; robust accuracy {low} to {high} %")

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "MOST_SEED",
     "check_class_numbers",
+    "extent",
     "parse_whole",
     "read_number",
     "real_number",
@@ -92,6 +93,23 @@ def parse_whole(text: str) -> int | None:
     (12, None, None, None)
     """
     return int(text) if text.isdecimal() and len(text) <= 18 else None
+
+
+def extent(low: float, high: float, box: tuple[float, float]) -> str:
+    """From where to where numbers reach that are not all in the box, with as many digits as it takes to see that.
+
+    >>> extent(0.0, 254.9999, (0.0, 1.0)), extent(0.0, 1.0000005, (0.0, 1.0))
+    ('from 0 to 255', 'from 0 to 1.0000005')
+    """
+
+    def seen(value: float) -> str:
+        texts = [f"{value:.{digits}g}" for digits in (4, 9, 17)]
+        kept = [
+            text for text in texts if (float(text) < box[0], float(text) > box[1]) == (value < box[0], value > box[1])
+        ]
+        return (kept or texts[-1:])[0]
+
+    return f"from {seen(low)} to {seen(high)}"
 
 
 def whole_numbers(name: str, values: Any, n: int) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "FEW",
     "attach_gradient",
+    "box_slack",
     "by_class",
     "by_example",
     "compute_dtype",
@@ -176,6 +177,12 @@ def left_over(budget: Tensor, spent: Tensor, terms: int) -> Tensor:
     """
     rest = budget - spent
     return torch.where(rest > terms * torch.finfo(rest.dtype).eps * budget, rest, 0.0)
+
+
+def box_slack(low: float, high: float) -> float:
+    """How far out of the box images may lie by the rounding of float32, in which they were scaled: one unit in the last
+    place at its farther edge, as in 1.0000001 for 1."""
+    return torch.finfo(torch.float32).eps * max(abs(low), abs(high))
 
 
 def rounding_of(x: Tensor, threat: Threat) -> Tensor:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from tmifpe.core.errors import InputError
+from tmifpe.core.numbers import extent
+from tmifpe.core.numerics import box_slack
 from tmifpe.core.types import UNIT, Box
 
 MAX_BYTES = 8 << 30
@@ -61,7 +63,7 @@ def as_images(images: Any, what: str) -> Tensor:
 
 def check_images(images: Tensor, what: str, box: Box = UNIT, *, unit: bool = False) -> Tensor:
     """Images as a model gets them. Bytes fill the box, in float32, and so do floating ones of a source that gives them
-    in [0, 1] (`unit`); others must lie in the box and are left as they are."""
+    in [0, 1] (`unit`); others must lie in the box, up to rounding, and are left as they are."""
     if images.dtype == torch.uint8:
         return _fill(images.to(torch.float32).div_(255), box)  # in [0, 1] the very floats of torchvision's ToTensor
     if unit:
@@ -71,9 +73,10 @@ def check_images(images: Tensor, what: str, box: Box = UNIT, *, unit: bool = Fal
     low, high = (float(edge) for edge in torch.aminmax(images.detach()))
     if not (isfinite(low) and isfinite(high)):
         raise InputError(f"the images of {what} hold NaN or infinite values")
-    if low < box[0] or high > box[1]:
+    slack = box_slack(*box)
+    if low < box[0] - slack or high > box[1] + slack:
         raise InputError(
-            f"the images of {what} must lie in [{box[0]:g}, {box[1]:g}] but reach from {low:.4g} to {high:.4g}; scale "
+            f"the images of {what} must lie in [{box[0]:g}, {box[1]:g}] but reach {extent(low, high, box)}; scale "
             "them and normalise inside the model, `tmifpe.Normalize(model, mean, std)`, or give the box that they are "
             "in, `Threat(norm, eps, low, high)`"
         )

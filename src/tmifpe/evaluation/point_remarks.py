@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tmifpe.checks.flags import some
+from tmifpe.core.numbers import extent
 from tmifpe.core.types import Threat
 from tmifpe.norms import get_norm
 
@@ -44,9 +45,8 @@ def point_remarks(
 def _units(flat: Tensor, share: float, threat: Threat) -> str:
     low, high = (float(edge) for edge in torch.aminmax(flat))
     who = "All" if share == 1 else "Most"
-    said = (
-        f"{who} points lie outside the box [{threat.low:g}, {threat.high:g}]: they reach from {low:.4g} to {high:.4g}"
-    )
+    reach = extent(low, high, threat.box)
+    said = f"{who} points lie outside the box [{threat.low:g}, {threat.high:g}]: they reach {reach}"
     if low >= 0 and 2 < high <= 255 and threat.high <= 1:
         return f"{said}, as pixel values of 0 to 255 do; divide them by 255."
     return f"{said}; undo their normalisation, or give the box that they are in: `Threat(norm, eps, low, high)`."

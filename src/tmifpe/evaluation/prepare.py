@@ -83,7 +83,9 @@ def prepare(model: Model | Classifier, data: Any, threat: Threat, request: Reque
             _try_certificate(prepared, source, threat)
         led = stack.enter_context(source_model(request.from_model, prepared, source))
         engine = stack.enter_context(_engine(network, classifier, prepared, request))
-        yield Prepared(network, classifier, source, threat, request, prepared, second, (*notes, *prepared.notes), led, engine)
+        yield Prepared(
+            network, classifier, source, threat, request, prepared, second, (*notes, *prepared.notes), led, engine
+        )
 
 
 @dataclass
@@ -196,7 +198,7 @@ class Prepared:
             names = tuple(map(stage_name, spec.attacks))
             total = Total(plan, request.keep_adv, progress, names, budget_of(job))
             checks = Checks(request.checks, request.repeats, request.transfer_adv, self.model_checks, after)
-            checks.recall(recorder.finished())
+            checks.recall(recorder.finished(), recorder.points())
             for recalled in recorder.recall(request.keep_adv or request.repeats > 1):
                 total.add(recalled)
                 checks.shard(job, recalled)
@@ -242,22 +244,22 @@ class Prepared:
             if not total.missing():  # a part cannot be judged by itself: what is checked and stated is the whole run
                 if request.checks:
                     total.show("checks")
-                checks.after(job, found, partial(total.show, "checks"))
+                found = checks.after(job, found, partial(total.show, "checks"))
+                if checks.repairs.points:
+                    recorder.keep(checks.repairs.points)
             given = checks.transferred
             files, class_names = self._names(total)
             found = replace(
                 found,
-                flags=checks.flags,
-                check_forwards=checks.forwards,
-                checks_cut=checks.cut,
+                check_forwards=checks.tally.forwards,
+                check_backwards=checks.tally.backwards,
                 transferred=given,
                 notes=tuple(dict.fromkeys((*notes, *checks.notes, *(given.remarks(self.threat) if given else ())))),
                 repeated=checks.repeated(found.n),
                 files=files,
                 class_names=class_names,
-                **checks.evidence._asdict(),
+                key=recorder.key(),
             )
-            found = replace(found, key=recorder.key())
             if not total.missing():
                 recorder.end(found)
             return found

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 __all__ = ["Keeper", "NoRecorder", "Recorder"]
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
+
+from torch import Tensor
 
 from tmifpe.run.result import Result
 from tmifpe.run.shard import ShardFailure, ShardResult
@@ -13,9 +15,9 @@ from tmifpe.run.spec import Plan, RunSpec
 
 
 class Recorder(Protocol):
-    """Called in this order: settled, begin, key, recall, finished, replan if a tuning was chosen, save or fail for
-    every shard; replan and discard if early exit was wrong, and save again; end if no shard is missing; close in any
-    case."""
+    """Called in this order: settled, begin, key, recall, finished, points, replan if a tuning was chosen, save or fail
+    for every shard; replan and discard if early exit was wrong, and save again; keep and end if no shard is missing;
+    close in any case."""
 
     def settled(self, spec: RunSpec, plan: Plan) -> RunSpec | None:
         """The spec, with its cut if it needs one, of a finished run of this request: the model then need not be
@@ -38,6 +40,14 @@ class Recorder(Protocol):
 
     def finished(self) -> dict[str, Any] | None:
         """The JSON of the result, if the run came to its end before."""
+        ...
+
+    def points(self) -> Mapping[int, Tensor]:
+        """The adversarial examples that the repairs of a finished run found, by position."""
+        ...
+
+    def keep(self, points: Mapping[int, Tensor]) -> None:
+        """Keep those; before `end`."""
         ...
 
     def replan(self, plan: Plan) -> None:
@@ -84,6 +94,11 @@ class NoRecorder:
 
     def finished(self) -> dict[str, Any] | None:
         return None
+
+    def points(self) -> Mapping[int, Tensor]:
+        return {}
+
+    def keep(self, points: Mapping[int, Tensor]) -> None: ...
 
     def replan(self, plan: Plan) -> None: ...
 

@@ -16,11 +16,13 @@ from torch import Tensor
 from tmifpe.attacks import part_names
 from tmifpe.attacks.hooks.layer_gradient import LayerGradient
 from tmifpe.attacks.loop.queries import StageCost, Tally
-from tmifpe.core.errors import IncompleteError, InputError, as_options, shorten
+from tmifpe.core.errors import IncompleteError, InputError, shorten
 from tmifpe.core.extras import import_extra
 from tmifpe.core.options import parse
 from tmifpe.core.shown.formats import sheet_html, sheet_latex, sheet_markdown
 from tmifpe.core.stats import student, wilson
+from tmifpe.run.evidence.flag import Flag
+from tmifpe.run.evidence.repair import Repair
 from tmifpe.run.evidence.spot_check import SpotCheck
 from tmifpe.run.evidence.transfer import Transfer
 from tmifpe.run.outcomes import Mark, Outcomes
@@ -31,24 +33,6 @@ from tmifpe.run.shown.sheets import result_sheets
 from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.run.verify import Transferred
 from tmifpe.version import __version__
-
-
-@dataclass(frozen=True)
-class Flag:
-    """A reason to doubt the number: what was seen, and what to do about it.
-
-    Options are in backticks, with their Python names; `on_command_line` turns them into options of the command.
-
-    >>> Flag("randomised", "...", 'Try `loss="tmifpe"`, `batch_size=8` and more `steps`.').on_command_line().advice
-    'Try --loss tmifpe, --batch-size 8 and more --steps.'
-    """
-
-    name: str
-    seen: str
-    advice: str
-
-    def on_command_line(self) -> Flag:
-        return Flag(self.name, as_options(self.seen), as_options(self.advice))
 
 
 @dataclass(frozen=True)
@@ -94,7 +78,12 @@ class Result:
     resumed: int = 0
     flags: tuple[Flag, ...] = ()
     check_forwards: int = 0
-    """Forward passes spent on checks, counted separately from the attack's."""
+    """Forward passes spent on checks, counted separately from the attack's; those of repairs are in `repairs`."""
+    check_backwards: int = 0
+    check_seconds: float = 0.0
+    """What checks and repairs took on top of `seconds`."""
+    repairs: tuple[Repair, ...] = ()
+    """What other ways of attacking broke, where the checks found the gradients of `full` misleading: counted."""
     key: str | None = None
     """The key under which the run is stored: that of `spec`, or the one that an older version gave it."""
     adv: Tensor | None = field(default=None, repr=False, compare=False)
@@ -109,7 +98,7 @@ class Result:
     class_names: tuple[str, ...] = field(default=(), repr=False)
     """The names of the classes, where the data has them."""
     checks_cut: tuple[str, ...] = ()
-    """What the checks left out, or looked at less of, to stay within 5 % of the run's own forward passes."""
+    """What the checks left out, or looked at less of, to stay within their share of the run's own cost."""
     transferred: Transferred | None = field(default=None, compare=False)
     """What the examples in `transfer_adv` do."""
     layers: tuple[LayerGradient, ...] = ()
@@ -242,7 +231,18 @@ class Result:
             rest = table.index[here & ((table.part < 0) | (table.part >= len(names)))]
             if len(rest) or not names:
                 found[spelled] = rest
+        for repair in self.repairs:
+            found[f"repair: {repair.name}"] = np.array(repair.indices, dtype=np.int64)
         return found
+
+    @property
+    def spent(self) -> Tally:
+        """All passes: of the attack, of checks and of repairs."""
+        return sum((one.tally for one in self.repairs), self.tally + self.checked)
+
+    @property
+    def checked(self) -> Tally:
+        return Tally(self.check_forwards, self.check_backwards)
 
     def _require_complete(self) -> None:
         if not self.complete:
@@ -278,6 +278,8 @@ class Result:
             "forwards": self.tally.forwards,
             "backwards": self.tally.backwards,
             "check_forwards": self.check_forwards,
+            "check_backwards": self.check_backwards,
+            "check_seconds": self.check_seconds,
             "checks_cut": list(self.checks_cut),
             "resumed": self.resumed,
             "flags": [dataclasses.asdict(flag) for flag in self.flags],
@@ -318,6 +320,8 @@ class Result:
             plain["radii"] = [radius.to_json() for radius in self.radii]
         if self.spec.straight_through:
             plain["straight_through"] = list(self.spec.straight_through)
+        if self.repairs:
+            plain["repairs"] = [repair.to_json() for repair in self.repairs]
         if self.layers:
             plain["layers"] = [dataclasses.asdict(layer) for layer in self.layers]
         if self.spot_check is not None:
@@ -401,8 +405,10 @@ class Result:
         """
         pandas: Any = import_extra("pandas", "tables of outcomes", "pandas")
         table = self.outcomes
-        attacks = np.array([*(parse(attack)[0] for attack in self.spec.attacks), ""], dtype=object)
+        # The stage after the last one is that of the repairs; -1, of those that nothing broke, is the empty text.
+        attacks = np.array([*(parse(attack)[0] for attack in self.spec.attacks), "repair", ""], dtype=object)
         named = [part_names(attack) for attack in self.spec.attacks]
+        named.append(tuple(repair.name for repair in self.repairs))
         parts = {(stage, part): name for stage, names in enumerate(named) for part, name in enumerate(names)}
         places = zip(table.stage.tolist(), table.part.tolist(), strict=True)
         robust = pandas.array(table.robust, dtype="boolean")

@@ -118,7 +118,10 @@ def run_shard(job: Job, shard: int, positions: range, tick: Callable[[Look], Non
 def _run_shard(job: Job, shard: int, positions: range, tick: Callable[[Look], None]) -> ShardResult:
     prepared = job.prepared
     queries = Queries(prepared.model, prepared.dtype, job.eot, straight_through=prepared.straight_through)
-    x, labels, indices = fetch_rows(job, positions)
+    given, labels, indices = _read_rows(job, positions)
+    x = check_box(given, job.threat)
+    if x is not given:
+        queries.notes.add("images that reached out of the box by the rounding of float32 were moved to its edge")
     logits = job.clean.at(positions, lambda: read_clean(job, queries, x, labels)).to(x.device)
     targets = targets_of(job, positions, logits, labels, indices)
     outcomes = _clean_outcomes(logits, labels, targets, indices)
@@ -160,13 +163,16 @@ def _column(values: Tensor) -> NDArray[np.float64]:
 
 
 def fetch_rows(job: Job, positions: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Images, labels and indices in the full source, on the job's device."""
+    """Images, in their box, labels and indices in the full source, on the job's device."""
+    x, labels, indices = _read_rows(job, positions)
+    return check_box(x, job.threat), labels, indices
+
+
+def _read_rows(job: Job, positions: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     x, labels = job.data.fetch(positions)
     device = job.prepared.device
     indices = torch.as_tensor(np.asarray([job.data.indices[p] for p in positions], dtype=np.int64), device=device)
-    x = x.to(device, job.prepared.image_dtype)
-    check_box(x, job.threat)
-    return x, labels.to(device), indices
+    return x.to(device, job.prepared.image_dtype), labels.to(device), indices
 
 
 def read_clean(job: Job, queries: Queries, x: Tensor, labels: Tensor) -> Tensor:

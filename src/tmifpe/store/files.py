@@ -20,7 +20,7 @@ __all__ = [
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from tmifpe.store.stages import plain_stages, read_stages
 
 FOLDER = "adv"
 _RUN = re.compile(r"([0-9a-f]{16})-([1-9][0-9]{0,8})")
+_POINTS = "repaired.safetensors"
 _SHARD = re.compile(r"([0-9]{6,12})\.safetensors")
 
 
@@ -178,3 +179,27 @@ def read_adv(folder: Path, shard: int, expected: str) -> Tensor:
     if file.digest != expected or file.result.adv is None:
         raise StoreError(f"{path} does not belong to the outcomes in the database; repeat the run with `fresh=True`")
     return file.result.adv
+
+
+def write_points(folder: Path, points: Mapping[int, Tensor]) -> None:
+    """The adversarial examples that repairs found, by position: they stand in for those in the shards."""
+    adv = torch.stack([point.detach().cpu() for point in points.values()])
+    positions = torch.tensor(list(points), dtype=torch.int64)
+    head = {"adv": digest([adv, positions])}
+    write_durably(folder / _POINTS, save({"adv": adv, "positions": positions}, head))
+
+
+def read_points(folder: Path) -> dict[int, Tensor]:
+    path = folder / _POINTS
+    if not path.exists():
+        return {}
+    if path.is_symlink():
+        raise StoreError(f"{path} is a symbolic link; a run store keeps its files in itself")
+    try:
+        with safe_open(path, framework="pt") as file:
+            adv, positions = file.get_tensor("adv"), file.get_tensor("positions")
+            if digest([adv, positions]) != (file.metadata() or {})["adv"]:
+                raise ValueError("its hash does not match")
+            return dict(zip(positions.tolist(), adv, strict=True))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{path} is damaged ({error}); repeat the run with `fresh=True`") from error

@@ -6,12 +6,14 @@ __all__ = ["StoreRecorder"]
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from tmifpe.run.environment import machine, versions
 from tmifpe.run.evidence.evidence import STATED
@@ -20,7 +22,17 @@ from tmifpe.run.shard import ShardFailure, ShardResult
 from tmifpe.run.spec import Plan, RunSpec
 from tmifpe.store.errors import StoreError, damaged, explained
 from tmifpe.store.failures import forget_failure, keep_failure
-from tmifpe.store.files import About, attempts_on_disk, clean, read_adv, run_folder, shard_files, write_shard
+from tmifpe.store.files import (
+    About,
+    attempts_on_disk,
+    clean,
+    read_adv,
+    read_points,
+    run_folder,
+    shard_files,
+    write_points,
+    write_shard,
+)
 from tmifpe.store.lock import RunLock
 from tmifpe.store.rows import StoredRun, read_shards, run_at, stored_shards
 from tmifpe.store.schema import DATABASE, connect, transaction
@@ -81,6 +93,16 @@ class StoreRecorder:
 
     def finished(self) -> dict[str, Any] | None:
         return self._open[1].result
+
+    def points(self) -> Mapping[int, Tensor]:
+        _, run = self._open
+        with explained(self._folder):
+            return read_points(run_folder(self._folder, run.key, run.attempt)) if run.result else {}
+
+    def keep(self, points: Mapping[int, Tensor]) -> None:
+        _, run = self._open
+        with explained(self._folder):
+            write_points(run_folder(self._folder, run.key, run.attempt), points)
 
     def replan(self, plan: Plan) -> None:
         connection, run = self._open

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from tmifpe.attacks.loop.queries import Tally
 from tmifpe.run.evidence.evidence import evidence_of
+from tmifpe.run.evidence.repair import Repair
 from tmifpe.run.outcomes import Outcomes, as_columns
 from tmifpe.run.shard import ShardResult
 from tmifpe.run.spec import Plan, RunSpec
@@ -174,6 +175,7 @@ def _summary(plain: Any) -> dict[str, Any]:
         raise ValueError("no accuracy")
     evidence_of(plain)
     transferred_of(plain)
+    _ = [Repair.from_json(one) for one in plain.get("repairs", ())]
     return dict(plain)
 
 

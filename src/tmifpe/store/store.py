@@ -17,11 +17,12 @@ from torch import Tensor
 from tmifpe.attacks.loop.queries import Tally
 from tmifpe.core.errors import InputError, shown
 from tmifpe.run.evidence.evidence import evidence_of
+from tmifpe.run.evidence.repair import Repair, repaired
 from tmifpe.run.outcomes import Outcomes
 from tmifpe.run.result import Flag, Result
 from tmifpe.store.errors import StoreError, explained
 from tmifpe.store.failures import read_failures
-from tmifpe.store.files import read_adv, run_folder
+from tmifpe.store.files import read_adv, read_points, run_folder
 from tmifpe.store.lock import RunLock
 from tmifpe.store.recorder import StoreRecorder
 from tmifpe.store.rows import (
@@ -92,6 +93,8 @@ class Store:
             shards = list(read_shards(connection, run, self.folder))
             failures = tuple(read_failures(connection, run, self.folder))
         outcomes = Outcomes.concat([shard.outcomes for shard in shards])
+        repairs = tuple(Repair.from_json(one) for one in (run.result or {}).get("repairs", ()))
+        outcomes = repaired(outcomes, repairs, len(run.spec.attacks), run.spec.threat.eps)
         tally = sum((shard.tally for shard in shards), Tally())
         plain = run.result or {}
         flags = tuple(Flag(**flag) for flag in plain.get("flags", ()))
@@ -117,6 +120,9 @@ class Store:
             notes=tuple(plain.get("notes", ())),
             missing=run.plan.n - len(outcomes),
             failures=failures,
+            check_backwards=int(plain.get("check_backwards", 0)),
+            check_seconds=float(plain.get("check_seconds", 0.0)),
+            repairs=repairs,
         )
         return replace(found, **evidence_of(plain)._asdict())
 
@@ -125,9 +131,14 @@ class Store:
         with self._reading() as connection:
             shards = stored_shards(connection, run, self.folder)
         folder = run_folder(self.folder, run.key, run.attempt)
+        with explained(self.folder):
+            points = read_points(folder) if run.result else {}
         for shard, expected in shards.items():
             with explained(self.folder):
                 adv = read_adv(folder, shard, expected)
+            for row, position in enumerate(run.plan.positions(shard)):
+                if position in points:
+                    adv[row] = points[position]
             yield adv
 
     def sessions(self, run: StoredRun) -> list[Session]:

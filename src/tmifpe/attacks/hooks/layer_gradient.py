@@ -31,7 +31,7 @@ class LayerGradient:
     faint: float = 0.0
     """Further rows that have nearly none: a change of the input by 1 % would change the output by 0.0001 %."""
     shattered: float = 0.0
-    """Further rows whose gradient points elsewhere, by 60 degrees or more, once the input is 1 % larger."""
+    """Further rows whose gradient points elsewhere, by 60 degrees or more, a small step away."""
     off: float | None = None
     """Units that pass no gradient, for modules without parameters that keep the shape: dead ReLUs."""
     own: bool = False

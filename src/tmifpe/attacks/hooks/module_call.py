@@ -16,9 +16,11 @@ from tmifpe.attacks.hooks.layer_gradient import LayerGradient
 from tmifpe.core.numerics import pull_back
 from tmifpe.core.rng import preserved_rng
 
-NEAR = 1.01
-"""Times the input: where the gradient is taken a second time. Scaling keeps the signs and the ties of activations, so
-that ReLUs and max pooling have the same gradient there."""
+STEPS = (0.003, 0.01, 0.03)
+"""Of the deviation of a row's inputs: how far off the gradient is taken again. All inputs move alike, so that ties in
+max pooling stay ties; up and down, since a rectifier wakes in one of the two only; several, since waves come round."""
+_STRAIGHT = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Flatten, nn.Unflatten, nn.Identity, nn.AvgPool2d)
+"""Their gradient is the same everywhere."""
 
 
 @dataclass
@@ -80,7 +82,7 @@ class ModuleCall:
             return front
         none = reached & ~alive(front, n)
         weak = reached & ~none & faint(self.leaves, front, self.outputs, behind, n)
-        turned = reached & ~none & ~weak & (cosine(front, self._near(behind), n) < 0.5)
+        turned = reached & ~none & ~weak & self._shattered(front, behind)
         self.found = LayerGradient(
             self.name,
             type(self.module).__name__,
@@ -92,12 +94,23 @@ class ModuleCall:
         )
         return [revived(g, none, behind) for g in front]
 
-    def _near(self, behind: Sequence[Tensor]) -> list[Tensor]:
-        """The gradients of the inputs once these are a little larger, at the same draw of random numbers."""
+    def _shattered(self, front: Sequence[Tensor], behind: Sequence[Tensor]) -> Tensor:
+        """(n,): the gradient points elsewhere a step up and a step down."""
+        torn = torch.zeros(self.rows, dtype=torch.bool, device=front[0].device)
+        for step in () if type(self.module) in _STRAIGHT else STEPS:
+            up, down = (cosine(front, self._near(behind, way), self.rows) < 0.5 for way in (step, -step))
+            torn |= up & down
+        return torn
+
+    def _near(self, behind: Sequence[Tensor], step: float) -> list[Tensor]:
+        """The gradients of the inputs once these are `step` deviations off, at the same draw of random numbers."""
         values, leaves = iter(self.leaves), list[Tensor]()
 
         def larger(_: Tensor) -> Tensor:
-            leaves.append((NEAR * next(values).detach()).requires_grad_())
+            value = next(values).detach()
+            rows = value.flatten(1) if value.dim() > 1 and len(value) == self.rows else value.reshape(1, -1)
+            spread = rows.std(dim=1, correction=0).reshape(-1, *[1] * (value.dim() - 1))
+            leaves.append((value + step * spread).requires_grad_())
             return leaves[-1].clone()
 
         with torch.enable_grad(), preserved_rng():

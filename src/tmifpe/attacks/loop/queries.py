@@ -106,6 +106,11 @@ class Queries:
                 total = total + self._in_company(x, ask)
         return total / self.eot if self.eot > 1 else total
 
+    def logits_with_gradient(self, x: Tensor, of_images: bool = True) -> Tensor:
+        """Logits while gradients are recorded, of images that want one or do not: to see whether the model minds."""
+        with torch.enable_grad():
+            return self._ask(x.detach().requires_grad_(of_images)).detach()
+
     def look(self, x: Tensor, objective: Objective, smooth: Tensor | None = None) -> Evaluated:
         """Logits at x and d sum(objective) / d x. Values are summed, never averaged: a mean shrinks the
         gradient with the batch size, until it underflows. `smooth` (n,): see `SmoothBackward`."""

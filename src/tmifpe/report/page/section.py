@@ -148,7 +148,11 @@ def _blocks(result: Result) -> list[Block]:
 
 def _card(result: Result, picture: Picture) -> Card:
     row, called = result.outcomes[picture.row], result.class_name
-    stage = stage_name(result.spec.attacks[row.stage]) if 0 <= row.stage < len(result.spec.attacks) else "withstood"
+    stage = "withstood"
+    if 0 <= row.stage < len(result.spec.attacks):
+        stage = stage_name(result.spec.attacks[row.stage])
+    elif row.stage >= 0:
+        stage = "repair"
     index = result.files[picture.row] if result.files else str(row.index)
     return Card(
         picture,

@@ -104,16 +104,29 @@ def stages_sheet(result: Result) -> Sheet:
         after = percent(standing / max(1, result.n)) if result.complete else ""
         costs = (f"{stage.seconds:.1f}", str(stage.forwards), str(stage.backwards))
         rows.append((stage_name(attack), str(stage.examples), str(stage.broken), after, *costs))
+    for repair in result.repairs if rows else ():
+        standing -= repair.broken
+        after = percent(standing / result.n if result.n else 0.0)
+        costs = (f"{repair.seconds:.1f}", str(repair.forwards), str(repair.backwards))
+        rows.append((f"repair: {repair.name}", str(repair.examples), str(repair.broken), after, *costs))
     if not rows:  # 0.1.0 did not say what a stage costs
         head = ("stage", "broke")
         rows = [
             (stage_name(name) if "(" in name else name, str(len(found))) for name, found in result.broken_by().items()
         ]
-    parts = [f"{name} {len(found)}" for name, found in result.broken_by().items() if ": " in name]
+    parts = [
+        f"{name} {len(found)}"
+        for name, found in result.broken_by().items()
+        if ": " in name and not name.startswith("repair: ")
+    ]
     note = f"Broken by part: {', '.join(parts)}." if parts else ""
-    total = f"In all {result.seconds:.1f} s, {result.tally.forwards} forwards, {result.tally.backwards} backwards"
-    checks = f", and {result.check_forwards} forwards for checks" if result.check_forwards else ""
-    return Sheet("Stages", head, tuple(rows), f"{note} {total}{checks}.".strip())
+    spent, checked = result.spent, result.checked
+    total = (
+        f"In all {result.seconds + result.check_seconds:.1f} s, {spent.forwards} forwards, {spent.backwards} backwards"
+    )
+    checks = f", of which {checked.forwards} and {checked.backwards} for checks" if result.check_forwards else ""
+    cut = f" Left out of the checks: {'; '.join(result.checks_cut)}." if result.checks_cut else ""
+    return Sheet("Stages", head, tuple(rows), f"{note} {total}{checks}.{cut}".strip())
 
 
 def flags_sheet(result: Result) -> Sheet:

@@ -1,0 +1,1 @@
+"""What `full` does where gradients mislead: other ways to the same verdict."""
