@@ -214,9 +214,9 @@ def _shortcuts_in_words(found: dict[str, Any]) -> str:
     shares = [entry["shipped"]["passes"] / entry["without"]["passes"] for entry in found.values()]
     return (
         f"{len(found)} evaluations. Networks trained by squared error: of {squared_images} verdicts {squared_differ} "
-        f"differ, in {squared_lost} of them only the run without shortcuts broke the image. The others: of {images} "
-        f"verdicts {differ} differ, {lost} of them lost. The shipped run takes {statistics.median(shares):.0%} of the "
-        "passes in the median."
+        f"differ, {squared_lost} of them lost. The others: of {images} verdicts {differ} differ "
+        f"({1000 * differ / max(images, 1):.2f} in 1,000), {lost} of them lost. The shipped run takes "
+        f"{statistics.median(shares):.0%} of the passes in the median."
     )
 
 

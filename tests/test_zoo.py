@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib
+import json
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -176,6 +177,15 @@ def test_strength_is_full_against_autoattack(judge, monkeypatch):
     page = judge.PAGE.read_text(encoding="utf-8")
     assert "at or below AutoAttack on 1 (100%)" in page
     assert "| digits-fc3-squared | linf 0.05 | 20 | 11 | 12, 11, 11 | 100.0% | 100 |" in page
+
+
+def test_the_page_is_up_to_date(zoo, tmp_path, monkeypatch):
+    judge = importlib.import_module("judge")
+    monkeypatch.setattr(judge, "PAGE", tmp_path / "zoo.md")
+    page = (BENCHMARKS.parent / "docs" / "zoo.md").read_text(encoding="utf-8")
+    judge.PAGE.write_text(page, encoding="utf-8")
+    judge.page(argparse.Namespace(), json.loads((judge.strength.DATA / "judge.json").read_text()))
+    assert judge.PAGE.read_text(encoding="utf-8") == page, "run python benchmarks/judge.py page"
 
 
 def test_two_processes_may_write(judge):
