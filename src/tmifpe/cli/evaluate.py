@@ -37,7 +37,9 @@ def evaluate(
     ] = None,
     loss: Annotated[
         str | None,
-        typer.Option(help="The loss to climb, e.g. tmifpe, ce, 'mifpe(T=10)'; by full, beside its own.  [default: tmifpe]"),
+        typer.Option(
+            help="The loss to climb, e.g. tmifpe, ce, 'mifpe(T=10)'; by full, beside its own.  [default: tmifpe]"
+        ),
     ] = None,
     how: AttackOptions,
     trust: TrustOptions,

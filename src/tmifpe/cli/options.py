@@ -142,12 +142,19 @@ class ThreatOptions(BallOptions):
 class StepOptions(ThreatOptions):
     """And how it goes about it. None: what the attack itself has."""
 
-    steps: Annotated[int | None, typer.Option(min=1, help="Gradient steps per restart; full takes more beside its own.  [default: 100]")] = None
-    restarts: Annotated[int | None, typer.Option(min=1, help="Random starts per example; full takes more beside its own.  [default: 1]")] = None
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Gradient steps per restart; full takes more beside its own.  [default: 100]"),
+    ] = None
+    restarts: Annotated[
+        int | None, typer.Option(min=1, help="Random starts per example; full takes more beside its own.  [default: 1]")
+    ] = None
     schedule: Annotated[
         str | None, typer.Option(help="Step sizes: cosine, linear, constant or drops.  [default: cosine]")
     ] = None
-    momentum: Annotated[float | None, typer.Option(help="Momentum of the steps, 0 for none; of paper.  [default: 0.75]")] = None
+    momentum: Annotated[
+        float | None, typer.Option(help="Momentum of the steps, 0 for none; of paper.  [default: 0.75]")
+    ] = None
     targets: Annotated[
         str | None, typer.Option(help="Targeted: second, least-likely, random, a class, or a file of classes.")
     ] = None

@@ -83,7 +83,9 @@ def prepare(model: Model | Classifier, data: Any, threat: Threat, request: Reque
             _try_certificate(prepared, source, threat)
         led = stack.enter_context(source_model(request.from_model, prepared, source))
         engine = stack.enter_context(_engine(network, classifier, prepared, request))
-        yield Prepared(network, classifier, source, threat, request, prepared, second, (*notes, *prepared.notes), led, engine)
+        yield Prepared(
+            network, classifier, source, threat, request, prepared, second, (*notes, *prepared.notes), led, engine
+        )
 
 
 @dataclass

@@ -18,7 +18,6 @@ from tmifpe.core.numerics import compute_dtype
 from tmifpe.core.types import Model
 from tmifpe.run.spec import PRECISIONS, get_precision
 
-
 _AUTOCAST = (
     "torch.autocast was on around this call and was switched off within; for a model that runs in low precision give "
     "`precision`, or write the autocast into its forward pass"
