@@ -31,6 +31,7 @@ from tmifpe.attacks.radius.bracket import Bracket
 from tmifpe.attacks.radius.outside import Outside
 from tmifpe.cli.plans.toml import tomllib
 from tmifpe.core.extras import import_extra
+from tmifpe.losses import AnyLoss
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -162,9 +163,9 @@ def replaced(word: str, names: dict[str, str]) -> str:
 # Hours and downloads --------------------------------------------------------------------------------------------------
 
 
-def few_steps() -> Sequence:
+def few_steps(loss: AnyLoss = "tmifpe", steps: int = 100, restarts: int = 1, schedule: str = "cosine") -> Sequence:
     """`full`, stage by stage, with few steps; tests/test_full.py has it as it is."""
-    return Sequence(tuple(_shorter(stage) for stage in named.full().stages))
+    return Sequence(tuple(_shorter(stage) for stage in named.full(loss, steps, restarts, schedule).stages))
 
 
 def _shorter(stage: Any) -> Any:

@@ -16,6 +16,7 @@ from tmifpe.attacks.near import Near
 from tmifpe.attacks.radius.outside import Outside
 from tmifpe.core.errors import InputError
 from tmifpe.core.types import Data
+from tmifpe.run.resolve import resolve_attack
 from tmifpe.run.spec import RunSpec
 
 THREAT = Threat("linf", 0.15)
@@ -299,6 +300,12 @@ class TestFull:
         assert all(
             one.budget.backwards < usual.budget.backwards for one, usual in zip(short, full().stages, strict=True)
         )
+
+    def test_in_a_table_it_takes_the_steps_of_the_table_and_quick_does_not(self):
+        base = PGD(steps=7, restarts=2)
+        assert resolve_attack("full", base) == full(steps=7, restarts=2)
+        assert resolve_attack("full", PGD()) == full()
+        assert resolve_attack("quick", base) == quick()
 
     def test_knows_itself(self):
         targeted = Sequence(tuple(stage for stage in full(restarts=2).stages if stage.title != "multi-targeted"))

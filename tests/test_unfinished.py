@@ -82,8 +82,8 @@ def shows(unfinished: tuple[Path, Result]) -> dict[str, str]:
     }
     (run,) = Store(folder).runs()
     texts["export"] = call(folder, "runs", "export", run.name, "--format", "json").stdout
-    for format in ("md", "latex", "json", "csv"):
-        texts[f"report as {format}"] = call(folder, "report", "latest", "--format", format).stdout
+    for kind in ("md", "latex", "json", "csv"):
+        texts[f"report as {kind}"] = call(folder, "report", "latest", "--format", kind).stdout
     return texts
 
 
@@ -112,6 +112,14 @@ def test_without_a_shard_there_are_no_bounds_either(tmp_path: Path) -> None:
     told = json.loads(call(tmp_path, "runs", "show", run.name, "--json").stdout)["result"]
     assert (told["robust_accuracy"], told["clean_accuracy"], told["missing"]) == (None, None, N)
     assert "bounds" not in told
+
+
+def test_a_part_without_a_shard_says_no_accuracy_and_misses_no_gate(tmp_path: Path) -> None:
+    words = ["evaluate", "digits-robust", "--limit", "4", "--attack", "fgsm", "--no-checks", "--fail-below", "0.9"]
+    done = call(tmp_path, *words, "--shard", "2/2")
+    assert "accuracy" not in done.stdout
+    told = json.loads(call(tmp_path, *words, "--shard", "2/2", "--json").stdout)
+    assert (told["robust_accuracy"], told["n"], told["missing"]) == (None, 0, 0)
 
 
 def test_a_finished_run_shows_its_accuracy_again(unfinished: tuple[Path, Result], tmp_path: Path) -> None:

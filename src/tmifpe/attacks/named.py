@@ -150,8 +150,9 @@ def full_options(stages: Several[str], *, targeted: bool = False) -> dict[str, A
         loss, known = options["loss"], LOSS
         if loss != LOSS:  # one that is here stands in for it
             known, stages = "ce", [stage.replace(f"loss={loss},", "loss=ce,") for stage in stages]
+        guess: dict[str, Any] = {**options, "loss": known}
         try:
-            if _spelled(full(**options | {"loss": known}).stages, targeted) == list(stages):
+            if _spelled(full(**guess).stages, targeted) == list(stages):
                 return options
         except InputError:
             continue

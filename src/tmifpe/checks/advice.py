@@ -102,8 +102,8 @@ def _zero_gradients(ran: Ran) -> str:
         return ""
     if others := sorted(ran.losses - {"tmifpe"}):
         return (
-            f"The gradient of {', '.join(others)} may have underflowed there, which that of T-MIFPE, used here too, never "
-            f"does: run without it. If the flag stays, the network itself has no gradient: {ran.gradient_free}."
+            f"The gradient of {', '.join(others)} may have underflowed there, which that of T-MIFPE, used here too, "
+            f"never does: run without it. If the flag stays, the network itself has no gradient: {ran.gradient_free}."
         )
     return (
         "Those survivors were not attacked, and no other loss helps: that of T-MIFPE, used here, never underflows, so "

@@ -43,7 +43,10 @@ class Gates:
                 raise InputError(f"what an accuracy must reach is a fraction in [0, 1], got {value:g}{meant}")
 
     def cases(self, result: Result) -> list[Case]:
-        """The robust accuracy, which passes if nothing is asked of it, and every other gate that was asked for."""
+        """The robust accuracy, which passes if nothing is asked of it, and every other gate that was asked for; none
+        where there is no accuracy."""
+        if not result.complete:
+            return []
         found = [_reached("robust accuracy", result.robust_accuracy, self.robust, f" ({result.robust} of {result.n})")]
         if self.clean is not None:
             found.append(_reached("clean accuracy", result.clean_accuracy, self.clean))

@@ -41,7 +41,7 @@ def resolve_attack(text: str, base: PGD | None = None) -> Attack:
     """What `text` names: `paper`, `tmifpe`, `mifpe(T=10)`, `gama(momentum=0.75)`, `autoattack`; `ce+gama` or `ce,gama`.
 
     A loss is climbed by `base`. An attack takes the steps and restarts of `base`, where one is given, it counts
-    them and its own text does not, so that the columns of one table have the same number of steps; but `quick` is quick.
+    them and its own text does not, so that the columns of one table have the same number of steps; `quick` has its own.
 
     >>> resolve_attack("cw", PGD(steps=20)).budget, resolve_attack("gama", PGD(steps=20)).budget
     (Budget(forwards=21, backwards=20), Budget(forwards=22, backwards=20))
