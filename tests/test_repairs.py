@@ -107,13 +107,12 @@ def test_a_curved_network_is_no_liar(unit, scale):
 
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(
-    "name",
-    ["ripple in forward", "half of the signs turned", "lies with gradients", "one-hot outputs", "rounding in forward"],
+    "name", ["ripple in forward", "lies with gradients", "rounding in forward"]
 )
 def test_full_repairs_itself(name):
-    plain, found = run(bare()).robust, run(defended(name))
+    plain, found = run(bare(), images=16).robust, run(defended(name), images=16)
     assert named(found) & MISLEADING
-    assert found.robust <= plain + 1  # of 24: one image by another rounding or ripple
+    assert found.robust <= plain + 1  # of 16: one image by another rounding or ripple
     assert found.robust + sum(one.broken for one in found.repairs) > plain + 1  # and it was needed
     (told, *_) = [flag for flag in found.flags if flag.name in MISLEADING]
     assert "broke" in told.seen
@@ -129,6 +128,7 @@ def test_what_repairs_found_is_kept_and_counted(tmp_path):
     first = run(model, **asked)
     assert any(one.broken for one in first.repairs)
     assert first.tally.forwards + first.check_forwards < model.images <= first.spent.forwards
+    model.images = 0  # of what a model holds its identity is made
     again = run(model, **asked)
     assert again.resumed == 12
     assert (again.repairs, again.flags, again.robust) == (first.repairs, first.flags, first.robust)

@@ -34,7 +34,7 @@ from tmifpe.run.shard import Job, fetch_rows, read_clean, targets_of
 from tmifpe.run.verify import disagree, verify
 
 _FIRST = 16
-"""Survivors that a repair is tried on first."""
+"""Survivors that a repair is tried on first; one that takes no more than `full` did, four times as many."""
 _LOOKED_AT = 16
 _STEPS = 40
 _STREAM = 0x4EFA
@@ -66,6 +66,7 @@ class _Way:
     name: str
     attack: Attack
     queries: Queries
+    cheap: bool = False
     dear: bool = False
 
     @property
@@ -134,7 +135,7 @@ def _ways(job: Job, outcomes: Outcomes, layers: Layers) -> Sequence[_Way]:
         source.tally = asked.tally
         if isinstance(source, SmoothedQueries):
             source.source.tally = asked.tally
-        return _Way(name, attack, asked)
+        return _Way(name, attack, asked, cheap=attack is full)
 
     def mended(core: bool) -> MendedQueries:
         passed = tuple(dict.fromkeys((*job.prepared.straight_through, *dead)))
@@ -204,7 +205,7 @@ def _nearest(outcomes: Outcomes) -> NDArray[np.int64]:
 def _try(job: Job, way: _Way, left: NDArray[np.int64], found: Repairs, tick: Callable[[], None]) -> None:
     """`way` on the first of these positions, then on twice as many, until a lot stands."""
     began, before = time.perf_counter(), replace(way.tally)
-    tried, size, rows = 0, _FIRST, list[Broken]()
+    tried, size, rows = 0, (4 if way.cheap else 1) * _FIRST, list[Broken]()
     try:
         while tried < len(left):
             some = left[tried : tried + size]
