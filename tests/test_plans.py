@@ -11,7 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.sweep import FACTORY, PLAN
+from tmifpe.attacks import full
 from tmifpe.cli import app
+from tmifpe.cli.attack import attack_from
 from tmifpe.cli.plans.file import read_plan
 from tmifpe.cli.plans.verbs import TEMPLATE
 from tmifpe.core.errors import InputError
@@ -83,7 +85,9 @@ def test_failures_stay_with_their_run():
     assert done.stderr.count("out of cheese") == 1
     shown = call("run", "plan.toml", "--no-store")
     assert "cheese" not in shown.stdout  # in a narrow column it could not be read
-    assert "error: tiny.py:boom failed: RuntimeError: out of cheese (bad)" in " ".join(shown.stderr.split())
+    assert "error: tiny.py:boom failed: RuntimeError: out of cheese (tiny.py, line 11) (bad)" in " ".join(
+        shown.stderr.split()
+    )
     gate = call("run", "plan.toml", "--no-store", "--only", "good", "--latex")
     assert gate.exit_code == 1
     assert gate.stdout.startswith(r"\begin{tabular}")
@@ -106,7 +110,7 @@ def test_junit_of_a_plan_names_the_gate_and_the_number():
     assert clean.endswith("; at least 100.00% is required")
     assert "tiny.py:up on digits, linf eps 0.1, full(steps=1)" in (failure.text or "")
     assert [part.tag for part in (*fine, *bad)] == ["system-out", "error"]
-    assert bad[0].get("message") == "tiny.py:boom failed: RuntimeError: out of cheese"
+    assert bad[0].get("message") == "tiny.py:boom failed: RuntimeError: out of cheese (tiny.py, line 11)"
 
 
 def test_gates_certificates_and_examples_of_a_run():
@@ -211,6 +215,8 @@ def test_pyproject_holds_a_plan():
 def test_the_plan_to_begin_with_runs_as_it_is():
     assert call("plan", "init", "--out", "mine.toml").exit_code == 0
     assert Path("mine.toml").read_text() == TEMPLATE.format(name="mine.toml")
+    planned = read_plan("mine.toml").runs
+    assert all(attack_from(run.how, run.attack, run.loss) == full() for run in planned), "and no weaker attack"
     assert len(read_plan("mine.toml").runs) == 9
     assert call("plan", "init", "--out", "mine.toml").exit_code == 2, "never overwritten"
     done = call("run", "mine.toml", "--only", "gate")

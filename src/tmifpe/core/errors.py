@@ -122,7 +122,7 @@ def first_line(error: BaseException) -> str:
 def raised(error: BaseException) -> str:
     """What somebody's code raised, on one line, and where: the innermost line that is neither ours nor a library's.
 
-    >>> raised(ValueError("no disk\nat all"))
+    >>> raised(ValueError("no disk\\nat all"))
     'ValueError: no disk'
     """
     libraries = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))

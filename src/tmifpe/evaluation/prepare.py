@@ -83,9 +83,7 @@ def prepare(model: Model | Classifier, data: Any, threat: Threat, request: Reque
             _try_certificate(prepared, source, threat)
         led = stack.enter_context(source_model(request.from_model, prepared, source))
         engine = stack.enter_context(_engine(network, classifier, prepared, request))
-        yield Prepared(
-            network, classifier, source, threat, request, prepared, second, (*notes, *prepared.notes), led, engine
-        )
+        yield Prepared(network, classifier, source, threat, request, prepared, second, notes, led, engine)
 
 
 @dataclass
@@ -321,7 +319,7 @@ class Prepared:
         return tuple(files[row] for row in total.rows()) if files else (), tuple(getattr(self.data, "class_names", ()))
 
     def _notes(self) -> Iterator[str]:
-        yield from self.notes
+        yield from (*self.notes, *self.model.notes)
         if self.classifier is not None:
             yield from self.classifier.notes
             yield from resizing_note(self.classifier, self.data.shape)
