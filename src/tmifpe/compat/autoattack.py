@@ -281,5 +281,8 @@ class AutoAttack:
             name, left, spent = stage_title(spelling), left - cost.broken, spent + cost.seconds
             self._say(f"{name} - 1/1 - {cost.broken} out of {cost.examples} successfully perturbed")
             self._say(f"robust accuracy after {name.upper()}: {left / found.n:.2%} (total time {spent:.1f} s)")
+        for repair in found.repairs:
+            left -= repair.broken
+            self._say(f"{repair} survivors; robust accuracy after that: {left / found.n:.2%}")
         for flag in found.flags:
             self._say(f"Warning: {flag.seen} {flag.advice}")
