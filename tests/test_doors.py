@@ -120,12 +120,12 @@ def test_autoattack_individual_and_custom(model, batch, capsys):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"version": "plus"}, "FAB"),
+        ({"version": "plus"}, "apgd-t"),
         ({"version": "exotic"}, "not known"),
         ({"attacks_to_run": ["apgd-ce"]}, "version='custom'"),
         ({"is_tf_model": True}, "TensorFlow"),
         ({"norm": "L7"}, "Linf, L2, L1"),
-        ({"version": "custom", "attacks_to_run": ["fab"]}, "does not have fab"),
+        ({"version": "custom", "attacks_to_run": ["apgd-t"]}, "does not have apgd-t"),
         ({"version": "custom", "attacks_to_run": ["apgd-ce", "apgd-t"]}, "multi-targeted"),
         ({"version": "custom"}, "empty"),
     ],

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tmifpe.attacks.loop.queries import Evaluated
 from tmifpe.attacks.loop.rows import Problem
-from tmifpe.attacks.radius.smallest import Smallest, SmallestState
+from tmifpe.attacks.radius.smallest import Smallest, SmallestState, size_of
 from tmifpe.attacks.schedules import get_schedule
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import real_number
@@ -70,7 +70,8 @@ class DDN(Smallest):
         if self.smallest:
             first = ~adversarial & torch.isinf(state.size)
             if bool(first.any()):
-                far = self.boundary(problem, state, evaluated)
+                far = self.boundary(problem, evaluated, self.objective(problem, state))
+                far = size_of(problem, state.x) + far
                 radius = torch.where(first & torch.isfinite(far), torch.maximum(radius, far), radius)
             unit = radius = torch.minimum(radius, eps)
         else:

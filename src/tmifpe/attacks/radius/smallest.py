@@ -21,8 +21,6 @@ from tmifpe.losses import AnyLoss, get_loss, spelling
 from tmifpe.losses.catalogue import spelled_loss
 
 _CONJUGATE = {"linf": 1.0, "l2": 2.0, "l1": torch.inf}
-_BEYOND = 1e-3
-"""How much farther than the linear model says, so that rounding does not decide on which side the point lies."""
 _ULPS = 8
 
 
@@ -102,26 +100,25 @@ class Smallest(Ascent):
             moved[ends] = state.found[ends]
         return replace(state, x=moved, previous=state.x, radius=radius, looks=state.looks + 1)
 
-    def boundary(self, problem: Problem, state: SmallestState, evaluated: Evaluated) -> Tensor:
-        """How far from its image the boundary would be if the model were linear (n,); infinite where the gradient is
-        zero.
+    def boundary(self, problem: Problem, evaluated: Evaluated, objective: Objective) -> Tensor:
+        """How far from each point the boundary would be if the model were linear (n,): |margin| / ‖∇margin‖*; infinite
+        where the gradient is zero.
 
         The objective's slope at the logits is c (Σ a_j e_j − e_y) with shares a_j, so that its gradient is c times that
         of a mean of margins.
         """
         assert evaluated.grad is not None  # noqa: S101 - the caller has looked
-        logits = evaluated.logits.detach().to(state.x.dtype)
+        logits = evaluated.logits.detach().to(problem.x.dtype)
         with torch.enable_grad():
             leaf = logits.clone().requires_grad_()
-            slope = torch.autograd.grad(self.objective(problem, state)(leaf).sum(), leaf)[0]
+            slope = torch.autograd.grad(objective(leaf).sum(), leaf)[0]
         toward, aim = (-slope, problem.labels) if problem.targets is None else (slope, problem.targets)
         factor = toward.gather(1, aim[:, None])[:, 0]
         order = _CONJUGATE.get(problem.threat.norm, 2.0)
         steep = torch.linalg.vector_norm(torch.nan_to_num(evaluated.grad).flatten(1), ord=order, dim=1)
         gap = numerics.margin(logits, problem.labels, problem.targets).abs()
         known = (steep > 0) & (factor > 0) & torch.isfinite(gap)
-        far = torch.where(known, gap * factor / torch.where(steep > 0, steep, 1.0), torch.inf).to(problem.eps)
-        return size_of(problem, state.x) + (1 + _BEYOND) * far
+        return torch.where(known, gap * factor / torch.where(steep > 0, steep, 1.0), torch.inf).to(problem.eps)
 
     def run(self, problem: Problem, queries: Queries, loop: Loop) -> Verdicts:
         found = super().run(problem, queries, loop)
