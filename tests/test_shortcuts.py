@@ -1,4 +1,4 @@
-"""Shortcuts as they ship: a factor, a share or a sign that is wrong fails here, whatever the networks of other tests do."""
+"""Shortcuts as they ship: a wrong factor, share or sign fails here, whatever the networks of other tests do."""
 
 from __future__ import annotations
 
