@@ -25,6 +25,7 @@ from tmifpe.attacks.hooks.smooth import SmoothBackward
 from tmifpe.attacks.hooks.straight_through import through_identity
 from tmifpe.attacks.loop.queries import Evaluated, Objective, Queries
 from tmifpe.core import numerics
+from tmifpe.core.errors import InputError, ModelError, first_line, is_out_of_memory
 from tmifpe.losses.loss import as_values
 
 _FLAT = frozenset(
@@ -82,7 +83,7 @@ class MendedQueries(Queries):
     _seen: list[Tensor] = field(default_factory=list)
 
     def look(self, x: Tensor, objective: Objective, smooth: Tensor | None = None) -> Evaluated:
-        with torch.enable_grad(), _without_backward_hooks(self.model):
+        with torch.enable_grad(), _without_backward_hooks(self.model), _or_model_error():
             # What is added to the input of the core; its gradient is taken for that of the image.
             leaf = torch.zeros_like(x).requires_grad_()
             logits = self._through(x, leaf, smooth)
@@ -110,8 +111,8 @@ class MendedQueries(Queries):
 
     def _alone(self, name: str, x: Tensor, leaf: Tensor, smooth: Tensor | None) -> Tensor:
         """The model is asked without gradients, as for a verdict, and what it gives to its core is given again."""
-        module, given = self._module(name), list[tuple[Tensor, ...]]()
-        hook = module.register_forward_pre_hook(lambda _, args: given.append(args))
+        module, given = self._module(name), list[tuple[Any, Any]]()
+        hook = module.register_forward_pre_hook(lambda _, args, named: given.append((args, named)), with_kwargs=True)
         with torch.no_grad():
             try:
                 self._ask(x.detach())
@@ -119,7 +120,7 @@ class MendedQueries(Queries):
                 hook.remove()
         within = tuple(one.removeprefix(f"{name}.") for one in self.straight_through if one.startswith(f"{name}."))
         with through_identity(module, within), _Uncut(), _smoothed(smooth):
-            logits = [module(_given(args[0], leaf), *args[1:]) for args in given]
+            logits = [module(_given(args[0], leaf), *args[1:], **named) for args, named in given]
         self.tally.forwards += len(x)
         return torch.stack(logits).mean(dim=0)
 
@@ -184,6 +185,19 @@ def _same_answers(out: Tensor, logits: Tensor) -> bool:
 
 def _smoothed(smooth: Tensor | None) -> Any:
     return nullcontext() if smooth is None else SmoothBackward(smooth)
+
+
+@contextmanager
+def _or_model_error() -> Iterator[None]:
+    """Whatever goes wrong because a model cannot be asked in this way is said in one sentence."""
+    try:
+        yield
+    except (InputError, ModelError):
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise ModelError(f"the gradient could not be mended: {type(error).__name__}: {first_line(error)}") from error
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from tmifpe.checks.gradients import agreement, margin_of
 from tmifpe.checks.sample import draw_sample
 from tmifpe.core import rng
 from tmifpe.core.errors import InputError, ModelError
+from tmifpe.core.types import Model
 from tmifpe.run.evidence.repair import Broken, Repair
 from tmifpe.run.outcomes import Mark, Outcomes
 from tmifpe.run.shard import Job, fetch_rows, read_clean, targets_of
@@ -106,6 +107,8 @@ def repair(job: Job, outcomes: Outcomes, layers: Layers, found: Repairs, tick: C
             continue
         _try(job, way, left, found, tick)
         believed = believed or (isinstance(way.queries, TransferQueries) and _is_right(job, way.queries, left))
+        # With the look at its gradient, and for the first one the search for the core.
+        found.done[-1] = replace(found.done[-1], forwards=way.tally.forwards, backwards=way.tally.backwards)
     left = np.array([p for p in _nearest(outcomes) if p not in found.points], dtype=np.int64)
     if believed and len(left) and job.threat.norm in _SQUARES:
         _try(job, _Way(f"Square with {_PROBE} queries", Square(queries=_PROBE), _asked(job)), left, found, tick)
@@ -127,7 +130,8 @@ def _is_right(job: Job, queries: TransferQueries, left: NDArray[np.int64]) -> bo
 
 
 def _ways(job: Job, outcomes: Outcomes, layers: Layers) -> Sequence[_Way]:
-    threat, model, full = job.threat, job.prepared.model, job.attack
+    threat, full = job.threat, job.attack
+    model: Model = getattr(job.prepared.model, "_orig_mod", job.prepared.model)  # compiled code knows no hooks
     short = PGD(steps=_STEPS)
 
     def led(name: str, attack: Attack, source: Queries) -> _Way:
@@ -143,8 +147,9 @@ def _ways(job: Job, outcomes: Outcomes, layers: Layers) -> Sequence[_Way]:
 
     common: dict[str, Any] = {"model": model, "dtype": job.prepared.dtype, "threat": threat, "seed": job.seed}
     x = _images(job, _nearest(outcomes)[spread(int(outcomes.robust.sum()), _LOOKED_AT)])
-    dead = _shape_keeping(job, layers, x)
-    found = _core(job, x)
+    search = Tally()
+    dead = _shape_keeping(job, layers, x, search)
+    found = _core(job, x, search)
     ways = [led("passing over what kills or turns the gradient", full, mended(core=False))]
     if found is not None:
         ways.insert(0, led(f"the gradient of its core ({_named(found)})", full, mended(core=True)))
@@ -156,6 +161,7 @@ def _ways(job: Job, outcomes: Outcomes, layers: Layers) -> Sequence[_Way]:
     ways.append(replace(led("an estimated gradient", short, EstimatedQueries(**common)), dear=True))
     if threat.norm in _SQUARES:
         ways.append(_Way(f"Square with {_SQUARE} queries", Square(queries=_SQUARE), _asked(job), dear=True))
+    ways[0].tally.forwards, ways[0].tally.backwards = search.forwards, search.backwards
     return ways
 
 
@@ -171,21 +177,21 @@ def _images(job: Job, positions: NDArray[np.int64]) -> Tensor:
     return fetch_rows(job, positions.tolist())[0]
 
 
-def _core(job: Job, x: Tensor) -> Core | None:
+def _core(job: Job, x: Tensor, tally: Tally) -> Core | None:
     try:
         with preserved_state(job.prepared.model, job.prepared.device):
-            return find_core(_asked(job), x)
+            return find_core(_asked(job, tally), x)
     except ModelError:
         return None
 
 
-def _shape_keeping(job: Job, layers: Layers, x: Tensor) -> tuple[str, ...]:
+def _shape_keeping(job: Job, layers: Layers, x: Tensor, tally: Tally) -> tuple[str, ...]:
     """The dead modules that the identity can stand in for, tried one by one."""
     kept: list[str] = []
     for layer in layers.dying:
         if layer.own or not layer.name or layer.name in kept:
             continue
-        tried = replace(_asked(job), straight_through=(layer.name,))
+        tried = replace(_asked(job, tally), straight_through=(layer.name,))
         try:
             with preserved_state(job.prepared.model, job.prepared.device):
                 tried.look(x[:1], lambda z: z.sum(dim=1))
@@ -214,7 +220,7 @@ def _try(job: Job, way: _Way, left: NDArray[np.int64], found: Repairs, tick: Cal
             rows += broken
             if not broken:
                 break
-    except ModelError:  # the model cannot be asked in this way
+    except (InputError, ModelError):  # the model cannot be asked in this way
         tried = max(tried, len(rows))
     spent = (way.tally.forwards - before.forwards, way.tally.backwards - before.backwards)
     found.done.append(Repair(way.name, tried, *spent, time.perf_counter() - began, tuple(rows)))
