@@ -8,7 +8,7 @@ import torch
 from tests.linear import Linear, distance, examples, examples_at
 from tests.masked import Corners
 from tmifpe import Threat
-from tmifpe.attacks import FMN, GAMA, PGD, Budget, Loop, Problem, Queries, Sequence, attack_spelling, get_attack
+from tmifpe.attacks import GAMA, PGD, Budget, Loop, Problem, Queries, Sequence, attack_spelling, get_attack
 from tmifpe.attacks.attack import Attack
 from tmifpe.core import numerics
 from tmifpe.core.errors import InputError
@@ -177,17 +177,3 @@ def test_the_best_point_survives_refused_claims_and_refilled_batches():
     torch.testing.assert_close(
         numerics.margin(logits, problem.labels)[survivors], verdicts.margin[survivors], rtol=0, atol=1e-12
     )
-
-
-def test_fmn_spreads_its_steps_by_the_radius_of_each_row(monkeypatch):
-    model = Linear(5)
-    x, y = examples(model, 8)
-    seen, share = [], FMN._share
-
-    def noted(self: FMN, ball: Ball, number: torch.Tensor) -> torch.Tensor:
-        seen.append(ball.eps.clone())
-        return share(self, ball, number)
-
-    monkeypatch.setattr(FMN, "_share", noted)
-    FMN(steps=4)(model, x, y, Threat("l1", 1.0))
-    assert any(len(eps.unique()) > 1 for eps in seen)

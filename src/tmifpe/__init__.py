@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tmifpe.attacks import (
         APGD,
         DDN,
+        FAB,
         FMN,
         GAMA,
         PGD,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = [
     "APGD",
     "DDN",
+    "FAB",
     "FMN",
     "GAMA",
     "PGD",
@@ -116,6 +118,7 @@ _HOMES = {
     "tmifpe.attacks": [
         "APGD",
         "DDN",
+        "FAB",
         "FMN",
         "GAMA",
         "PGD",

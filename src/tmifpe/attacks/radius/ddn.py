@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tmifpe.attacks.loop.queries import Evaluated
 from tmifpe.attacks.loop.rows import Problem
-from tmifpe.attacks.radius.smallest import Smallest, SmallestState, size_of
+from tmifpe.attacks.radius.smallest import BEYOND, Smallest, SmallestState, size_of
 from tmifpe.attacks.schedules import get_schedule
 from tmifpe.core.errors import InputError, shown
 from tmifpe.core.numbers import real_number
@@ -31,8 +31,9 @@ class DDN(Smallest):
     The radius begins at eps. It shrinks by `gamma` where the point is adversarial and grows by `gamma` where it is not;
     eps itself is never passed over. Points outside the ball are on the way and never count.
 
-    `smallest`: the attack of the paper, which has no eps. Until an example is found, the radius is at least where the
-    boundary would be if the model were linear (the paper begins at 1); steps are in units of the radius.
+    `smallest`: the attack of the paper, which has no eps. Unlike there (where the radius begins at 1), it is at least
+    where the boundary would be if the model were linear until an example is found, shrinks faster, by half at most,
+    where that is farther back, and steps are in units of the radius.
 
     >>> DDN(steps=50).budget
     Budget(forwards=51, backwards=50)
@@ -65,18 +66,18 @@ class DDN(Smallest):
     ) -> tuple[Tensor, Tensor]:
         assert evaluated.grad is not None  # noqa: S101 - the caller has looked
         x, eps = problem.x, problem.eps
+        share = get_schedule(self.schedule)(self.number(state).to(x.dtype) / self.steps)
         radius = state.radius * torch.where(adversarial, 1 - self.gamma, 1 + self.gamma)
         unit = eps
         if self.smallest:
-            first = ~adversarial & torch.isinf(state.size)
-            if bool(first.any()):
-                far = self.boundary(problem, evaluated, self.objective(problem, state))
-                far = size_of(problem, state.x) + far
-                radius = torch.where(first & torch.isfinite(far), torch.maximum(radius, far), radius)
-            unit = radius = torch.minimum(radius, eps)
+            size, far = size_of(problem, state.x), self.boundary(problem, evaluated, self.objective(problem, state))
+            nearer = torch.minimum(radius, (size - far).maximum(state.radius * (1 - share / 2)))
+            farther = torch.where(
+                torch.isinf(state.size) & torch.isfinite(far), radius.maximum(size + (1 + BEYOND) * far), radius
+            )
+            unit = radius = torch.minimum(torch.where(adversarial, nearer, farther), eps)
         else:
             radius = torch.where((radius - eps) * (state.radius - eps) < 0, eps, radius)
-        share = get_schedule(self.schedule)(self.number(state).to(x.dtype) / self.steps)
         size = column((unit * self.step_size).to(x.dtype) * share, x)
         way = problem.norm.direction(state.x + size * problem.norm.direction(evaluated.grad) - x)
         # The first look is at the image itself: no gradient, no way.

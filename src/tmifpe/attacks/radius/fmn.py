@@ -16,15 +16,16 @@ from torch import Tensor
 
 from tmifpe.attacks.loop.queries import Evaluated
 from tmifpe.attacks.loop.rows import Problem
-from tmifpe.attacks.radius.smallest import Smallest, SmallestState, size_of
+from tmifpe.attacks.radius.smallest import BEYOND, Smallest, SmallestState, size_of
 from tmifpe.attacks.schedules import get_schedule
 from tmifpe.core.numbers import real_number
 from tmifpe.losses import AnyLoss
-from tmifpe.norms import column
+from tmifpe.norms import column, get_norm
 
-
-_BEYOND = 1e-3
-"""How much farther than the linear model says, so that rounding does not decide on which side the point lies."""
+_L2 = get_norm("l2")
+_LONGER = 4.0
+"""The Euclidean length of a step at l1, in units of the radius: with 1 a plane is met within 11 % in ten steps, with 4
+within 1.3 %."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +75,12 @@ class FMN(Smallest):
         grown = torch.minimum(state.radius * (1 + self.gamma * share), least)
         # A little larger than the last one in any case: so near the boundary that the margin is rounding, the linear
         # model promises nothing more.
-        further = torch.maximum(size + (1 + _BEYOND) * far, state.radius * (1 + self.gamma * share / 10))
+        further = torch.maximum(size + (1 + BEYOND) * far, state.radius * (1 + self.gamma * share / 10))
         grown = torch.where(torch.isinf(least), further, grown)
         radius = torch.where(adversarial, shrunk, torch.minimum(grown, widest))
         length = column((radius * self.step_size * share).to(state.x.dtype), state.x)
-        within = problem.at(radius)
-        import os
-        if problem.threat.norm == "l1" and os.environ.get("L1V"):
-            from tmifpe.norms import get_norm
-            way = get_norm("l2").direction(evaluated.grad) * float(os.environ["L1V"])
-        else:
-            way = self._way(within, evaluated.grad, self.number(state))
-        return radius, problem.norm.project(torch.addcmul(state.x, way, length), within.ball)
+        way = problem.norm.direction(evaluated.grad)
+        if problem.threat.norm == "l1":
+            # One pixel alone is the steepest; the paper's step takes them all, of which the projection leaves few.
+            way = _LONGER * _L2.direction(evaluated.grad)
+        return radius, problem.norm.project(torch.addcmul(state.x, way, length), problem.at(radius).ball)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Smallest", "SmallestState", "size_of"]
+__all__ = ["BEYOND", "Smallest", "SmallestState", "size_of"]
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
@@ -21,6 +21,8 @@ from tmifpe.losses import AnyLoss, get_loss, spelling
 from tmifpe.losses.catalogue import spelled_loss
 
 _CONJUGATE = {"linf": 1.0, "l2": 2.0, "l1": torch.inf}
+BEYOND = 1e-3
+"""How much farther than the linear model says, so that rounding does not decide on which side the point lies."""
 _ULPS = 8
 
 
