@@ -8,7 +8,7 @@
 on which they differ. `strength` compares `full`, seeds 0, 1 and 2, with AutoAttack standard on the first images of each
 setting. Both write docs/data/judge.json (or the file that TMIFPE_JUDGED names) after every evaluation and skip what is
 there, without `--fresh`; `page` writes the tables of docs/zoo.md from it. One thread, one process; cost is forwards + 2
-× backwards.
+× backwards, those of checks and repairs included.
 """
 
 from __future__ import annotations
@@ -79,10 +79,9 @@ def run(setting: Setting, attack: str, **options: Any) -> tuple[tmifpe.Result, d
     network, threat = setting
     model, data = zoo.load(network.name)
     result = tmifpe.evaluate(model, data, threat, attack, **options)
-    plain = result.to_json()
     return result, {
         "robust": result.robust,
-        "passes": strength.cost(plain),
+        "passes": result.spent.forwards + 2 * result.spent.backwards,
         "seconds": round(result.seconds, 1),
         "check_forwards": result.check_forwards,
         "flags": [flag.name for flag in result.flags],
@@ -150,6 +149,17 @@ def commit() -> str:
 
 def read() -> dict[str, Any]:
     return json.loads(KEPT.read_text()) if KEPT.exists() else {}
+
+
+def of_these_weights(kept: dict[str, Any]) -> dict[str, Any]:
+    """Without what was measured on other weights: training repeats to the bit on one kind of processor only."""
+    known, now = kept.get("weights", {}), zoo.digests()
+    other = {name for name in now if known.get(name, now[name]) != now[name]}
+    for part in ("shortcuts", "strength"):
+        kept[part] = {name: entry for name, entry in kept.get(part, {}).items() if name.split()[0] not in other}
+    if other:
+        print(f"measured anew, since the weights are others: {', '.join(sorted(other))}", flush=True)
+    return kept | {"weights": known | now}
 
 
 def keep(kept: dict[str, Any]) -> None:
@@ -284,7 +294,12 @@ def main() -> None:
     os.environ.pop("TMIFPE_TUNE", None)  # what ships is judged
     torch.set_num_threads(1)
     keep_freed_memory()
-    {"shortcuts": shortcuts, "strength": strengths, "page": page}[options.verb](options, read())
+    if options.verb == "page":
+        page(options, read())
+        return
+    kept = of_these_weights(read())
+    KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+    {"shortcuts": shortcuts, "strength": strengths}[options.verb](options, kept)
 
 
 if __name__ == "__main__":

@@ -231,6 +231,12 @@ def weights(name: str) -> Path:
     return folder() / f"{name}.safetensors"
 
 
+def digests() -> dict[str, str]:
+    """Of the weights that are there, of the recipes only: shared ones are the same everywhere."""
+    there = {name: weights(name) for name in RECIPES if weights(name).exists()}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for name, path in there.items()}
+
+
 def networks() -> dict[str, Network]:
     """Every network by name, whether its weights are there or not."""
     return {
