@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import tmifpe
 from tmifpe import Threat
 from tmifpe.attacks import DDN, FAB, FMN, PGD, Budget, Loop, Problem, Queries, Square
-from tmifpe.attacks.fab import onto_plane
+from tmifpe.attacks.radius.fab import onto_plane
 from tmifpe.attacks.radius.outside import Outside
 from tmifpe.compat.autoattack import APGDSettings, AutoAttack
 from tmifpe.core.errors import InputError
