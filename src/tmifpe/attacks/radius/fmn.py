@@ -23,9 +23,8 @@ from tmifpe.losses import AnyLoss
 from tmifpe.norms import column, get_norm
 
 _L2 = get_norm("l2")
-_LONGER = 4.0
-"""The Euclidean length of a step at l1, in units of the radius: with 1 a plane is met within 11 % in ten steps, with 4
-within 1.3 %."""
+_LONGER = 16.0
+"""The Euclidean length of a step at l1, in units of the radius: with 1 a plane is missed by 11 % in ten steps."""
 
 
 @dataclass(frozen=True)
