@@ -78,7 +78,7 @@ class FMN(Smallest):
         length = column((radius * self.step_size * share).to(state.x.dtype), state.x)
         way = problem.norm.direction(evaluated.grad)
         if problem.threat.norm == "l1":
-            # The steepest way is one pixel alone, the paper's all of them, of which the projection leaves few: by turns.
+            # The steepest way is one pixel alone, the paper's takes all, of which the projection leaves few: by turns.
             alone = column(state.looks % 2 == 1, way)
             way = torch.where(alone, way, 2 * _L2.direction(evaluated.grad))
         return radius, problem.norm.project(torch.addcmul(state.x, way, length), problem.at(radius).ball)
