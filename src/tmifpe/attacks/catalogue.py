@@ -83,7 +83,7 @@ ATTACKS.add(
 )
 ATTACKS.add(
     "fab",
-    "tmifpe.attacks.fab:FAB",
+    "tmifpe.attacks.radius.fab:FAB",
     "the smallest perturbation, by projections onto the linear model's boundary (Croce and Hein 2020)",
 )
 ATTACKS.add(
