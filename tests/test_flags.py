@@ -217,7 +217,7 @@ RAISING: dict[str, list[Callable[[], Case | list[Case]]]] = {
     ],
     "found-from-outside": [
         lambda: remote(0.3),
-        lambda: remote(0.3, attacks=[PGD(steps=50), PGD(loss="cw", steps=50), "gama(steps=20)"]),
+        lambda: remote(0.3, attacks=[PGD(steps=50), Corners(steps=20)]),
         lambda: remote(0.3, mode="strongest", precision="fp64"),
     ],
     "black-box-beats-white-box": [lambda: Case(Wrapped(quantise), [PGD(steps=5), Corners(steps=40)], eps=0.1)],

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 import tmifpe
 from tests.defences import DEFENCES
-from tests.test_check_costs import Counted
 from tmifpe import PGD, Threat, evaluate
 from tmifpe.attacks import Queries
-from tmifpe.attacks.hooks.mended import MendedQueries, find_core
+from tmifpe.attacks.hooks.mended import MendedQueries, find_cores
 from tmifpe.attacks.loop.estimated import EstimatedQueries, SmoothedQueries
 from tmifpe.checks.flags import MISLEADING
 from tmifpe.checks.repairs import repairs
@@ -122,12 +121,13 @@ def test_full_repairs_itself(name):
 
 @pytest.mark.usefixtures("short")
 def test_what_repairs_found_is_kept_and_counted(tmp_path):
-    model = Counted(defended("rounding in forward"))
+    model, asked_of = defended("rounding in forward"), list[int]()
+    model.register_forward_pre_hook(lambda _, args: asked_of.append(len(args[0])))
     asked = {"images": 12, "store": tmp_path, "keep_adv": True, "name": "liar"}
     first = run(model, **asked)
     assert any(one.broken for one in first.repairs)
-    assert model.images == first.spent.forwards > first.tally.forwards + first.check_forwards
-    model.images = 0  # of what a model holds its identity is made
+    # 16: whether it is randomised, which is asked of a run that is stored.
+    assert sum(asked_of) - 16 == first.spent.forwards > first.tally.forwards + first.check_forwards
     again = run(model, **asked)
     assert again.resumed == 12
     assert (again.repairs, again.flags, again.robust) == (first.repairs, first.flags, first.robust)
@@ -191,12 +191,16 @@ def test_a_core_is_found_and_followed():
     straight = slope(Queries(net), x)
     for name in ("rounding in a module", "lies with gradients", "one-hot outputs", "hook turns the gradient"):
         model = defended(name)
-        core = find_core(Queries(model), x)
-        assert core is not None
+        core, *_ = find_cores(Queries(model), x)
         found = slope(MendedQueries(model, core=core), x).flatten(1)
         assert float(torch.cosine_similarity(found, straight.flatten(1)).median()) > 0.9
     assert model.features[0]._backward_hooks  # they are back
-    assert find_core(Queries(lambda x: x.flatten(1)), x) is None
+    wrapped = nn.Sequential(nn.Identity(), defended("forgotten flip"))  # the whole core has the fault in itself
+    assert [(core.begin, core.end) for core in find_cores(Queries(wrapped), x)] == [
+        ("1", "1"),
+        ("1.features.0", "1.head.3"),
+    ]
+    assert find_cores(Queries(lambda x: x.flatten(1)), x) == []
 
 
 class Asking(nn.Module):

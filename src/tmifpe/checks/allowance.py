@@ -16,7 +16,7 @@ SHARE = 0.05
 SMALL = 4000
 """... or so many passes, where that is more, but never more than the attack itself ..."""
 OF_FULL = 0.2
-"""... and of `full`, the default, no more than this share. Of other attacks in any case ..."""
+"""... and of `full`, the default, no more than this share. Of other attacks, but for `quick`, in any case ..."""
 FEWEST, NUMBERS = 3000, 2_000_000
 """... so many passes of small images, or so many numbers in all of larger ones: too little time to save."""
 
@@ -39,20 +39,17 @@ class Allowance:
     cut: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, tally: Tally, numbers: int, full: bool = False) -> Allowance:
-        """For a run that took these passes, on images of so many numbers.
+    def of(cls, tally: Tally, numbers: int = 0, full: bool = False) -> Allowance:
+        """For a run that took these passes; `numbers` of an image, where so many passes as it allows are no matter.
 
-        >>> large = 3 * 224 * 224
-        >>> [Allowance.of(Tally(n), large).most for n in (100_000, 500)]
-        [5000, 500]
-        >>> Allowance.of(Tally(500), large, full=True).most
-        100
-        >>> Allowance.of(Tally(500), 64).most
-        3000
+        >>> [Allowance.of(Tally(n)).most for n in (100_000, 500)], Allowance.of(Tally(500), full=True).most
+        ([5000, 500], 100)
+        >>> Allowance.of(Tally(500), 64).most, Allowance.of(Tally(10), 3 * 224 * 224).most
+        (3000, 13)
         """
         spent = cost(tally)
         most = max(SHARE * spent, min((OF_FULL if full else 1) * spent, SMALL))
-        return cls(int(most if full else max(most, min(FEWEST, NUMBERS / numbers))))
+        return cls(int(max(most, min(FEWEST, NUMBERS / numbers) if numbers else 0)))
 
     @property
     def left(self) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tmifpe.attacks import is_full
+from tmifpe.attacks import is_full, quick
 from tmifpe.attacks.loop.queries import Tally
 from tmifpe.checks.advice import Ran, advised
 from tmifpe.checks.allowance import Allowance
@@ -97,7 +97,8 @@ class Checks:
 
     def _checked(self, job: Job, result: Result, tick: Callable[[], None]) -> list[Flag]:
         outcomes, mends = result.outcomes, is_full(job.attack) and self.repeats == 1
-        allowance = Allowance.of(result.tally, math.prod(job.data.shape), is_full(job.attack))
+        named = is_full(job.attack) or job.attack == quick()  # whose cost is promised
+        allowance = Allowance.of(result.tally, 0 if named else math.prod(job.data.shape), is_full(job.attack))
         treated = job.eot > 1 and self.repeats > 1
         said, layers = self.model.flags(job, outcomes, allowance, treated)
         flags = [*check_units(job), *check_early_exit(result), *said]

@@ -9,7 +9,7 @@ on the way back, wherever in the code it is.
 
 from __future__ import annotations
 
-__all__ = ["Core", "MendedQueries", "find_core"]
+__all__ = ["Core", "MendedQueries", "find_cores"]
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -129,12 +129,13 @@ class MendedQueries(Queries):
         return self.model.get_submodule(name)
 
 
-def find_core(queries: Queries, x: Tensor) -> Core | None:
-    """Where the core of the model begins and ends, seen in one pass without gradients; None where it is the whole
-    model, or where nothing is like the image or like the logits."""
+def find_cores(queries: Queries, x: Tensor) -> list[Core]:
+    """Where the core of the model begins and ends, seen in one pass without gradients: the innermost module that is
+    all of it, where there is one, and the innermost ones where it begins and ends. None where nothing within the model
+    is given something like the image or returns something like the logits."""
     model = queries.model
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
-        return None
+        return []
     begins: list[str] = []
     ends: dict[str, Tensor] = {}
     with ExitStack() as stack:
@@ -155,9 +156,10 @@ def find_core(queries: Queries, x: Tensor) -> Core | None:
         logits = queries.logits(x)
     named = [name for name, out in ends.items() if _same_answers(out, logits)]
     if not begins or not named:
-        return None
-    whole = [name for name in begins if name in named]
-    return Core(whole[-1], whole[-1]) if whole else Core(begins[-1], named[-1])
+        return []
+    whole = [name for name in begins if name in named][-1:]
+    found = [Core(name, name) for name in whole]
+    return found if begins[-1:] == whole else [*found, Core(begins[-1], _inner(named))]
 
 
 def _kept_in(got: list[Tensor]) -> Callable[[nn.Module, Any, Tensor], None]:
@@ -177,6 +179,11 @@ def _alike(given: Any, x: Tensor) -> bool:
     one, other = (v.detach().flatten(1).to(numerics.compute_dtype(x.dtype)) for v in (given, x))
     one, other = (v - v.mean(dim=1, keepdim=True) for v in (one, other))
     return float(torch.cosine_similarity(one, other).median()) >= _LIKE
+
+
+def _inner(ends: list[str]) -> str:
+    """The last one called; of several that return the same, the innermost."""
+    return max((name for name in ends if f"{name}.".startswith(f"{ends[-1]}.")), key=len)
 
 
 def _same_answers(out: Tensor, logits: Tensor) -> bool:

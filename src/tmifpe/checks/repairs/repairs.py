@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tmifpe.attacks import PGD, Attack, Loop, Queries, Square, Verdicts
 from tmifpe.attacks.hooks.layers import Layers
-from tmifpe.attacks.hooks.mended import Core, MendedQueries, find_core
+from tmifpe.attacks.hooks.mended import Core, MendedQueries, find_cores
 from tmifpe.attacks.loop.estimated import EstimatedQueries, SmoothedQueries
 from tmifpe.attacks.loop.frozen import preserved_state
 from tmifpe.attacks.loop.queries import Tally, TransferQueries
@@ -141,23 +141,21 @@ def _ways(job: Job, outcomes: Outcomes, layers: Layers) -> Sequence[_Way]:
             source.source.tally = asked.tally
         return _Way(name, attack, asked, cheap=attack is full)
 
-    def mended(core: bool) -> MendedQueries:
+    def mended(core: Core | None) -> MendedQueries:
         passed = tuple(dict.fromkeys((*job.prepared.straight_through, *dead)))
-        return MendedQueries(model, job.prepared.dtype, straight_through=passed, core=found if core else None)
+        return MendedQueries(model, job.prepared.dtype, straight_through=passed, core=core)
 
     common: dict[str, Any] = {"model": model, "dtype": job.prepared.dtype, "threat": threat, "seed": job.seed}
     x = _images(job, _nearest(outcomes)[spread(int(outcomes.robust.sum()), _LOOKED_AT)])
     search = Tally()
     dead = _shape_keeping(job, layers, x, search)
-    found = _core(job, x, search)
-    ways = [led("passing over what kills or turns the gradient", full, mended(core=False))]
-    if found is not None:
-        ways.insert(0, led(f"the gradient of its core ({_named(found)})", full, mended(core=True)))
+    found = _cores(job, x, search)
+    ways = [led(f"the gradient of its core ({_named(core)})", full, mended(core)) for core in found]
+    ways.append(led("passing over what kills or turns the gradient", full, mended(None)))
     ways.append(led("a smoothed gradient", short, SmoothedQueries(**common, source=_asked(job))))
-    if found is not None:
-        ways.append(
-            led("the smoothed gradient of its core", short, SmoothedQueries(**common, source=mended(core=True)))
-        )
+    for core in found:
+        source = SmoothedQueries(**common, source=mended(core))
+        ways.append(led(f"the smoothed gradient of its core ({_named(core)})", short, source))
     ways.append(replace(led("an estimated gradient", short, EstimatedQueries(**common)), dear=True))
     if threat.norm in _SQUARES:
         ways.append(_Way(f"Square with {_SQUARE} queries", Square(queries=_SQUARE), _asked(job), dear=True))
@@ -177,12 +175,12 @@ def _images(job: Job, positions: NDArray[np.int64]) -> Tensor:
     return fetch_rows(job, positions.tolist())[0]
 
 
-def _core(job: Job, x: Tensor, tally: Tally) -> Core | None:
+def _cores(job: Job, x: Tensor, tally: Tally) -> list[Core]:
     try:
         with preserved_state(job.prepared.model, job.prepared.device):
-            return find_core(_asked(job, tally), x)
+            return find_cores(_asked(job, tally), x)
     except ModelError:
-        return None
+        return []
 
 
 def _shape_keeping(job: Job, layers: Layers, x: Tensor, tally: Tally) -> tuple[str, ...]:
