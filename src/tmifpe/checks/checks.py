@@ -110,7 +110,8 @@ class Checks:
             repair(job, outcomes, layers, found, tick)
         if mends and found.done:
             self.repairs = found
-            flags = [replace(one, seen=f"{one.seen} {found}") if one.name in MISLEADING else one for one in flags]
+            first = next((one for one in flags if one.name in MISLEADING), None)
+            flags = [replace(one, seen=f"{one.seen} {found}") if one is first else one for one in flags]
         self.evidence, self.notes = Evidence(layers.found), (layers.note,) if layers.note else ()
         self.cut = tuple(allowance.cut)
         self.tally = self.tally + allowance.tally

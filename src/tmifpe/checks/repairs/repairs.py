@@ -56,8 +56,10 @@ class Repairs:
         return sum(one.broken for one in self.done)
 
     def __str__(self) -> str:
-        said = "; ".join(map(str, self.done))
-        return f"The attack went on with the survivors: {said}." if said else ""
+        said = [str(one) for one in self.done if one.broken]
+        if vain := len(self.done) - len(said):
+            said.append(f"{vain} {'other ' if said else ''}ways broke none")
+        return f"The attack went on with the survivors: {'; '.join(said)}."
 
 
 @dataclass(frozen=True)
