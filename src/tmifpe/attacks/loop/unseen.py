@@ -14,7 +14,9 @@ from torch import Tensor
 _ALIGNED = 64
 """Bytes: where torch itself begins a tensor on a CPU, so that the same kernels run."""
 _PLACES = 64
-"""Addresses to choose from in one piece of memory."""
+"""Addresses to choose from in one piece of memory ..."""
+_ROOMS = 64
+"""... of so many pieces."""
 
 # Of all models of this process, since one may outlive what asked it. Both repeat themselves, so that these stay small.
 _addresses: set[int] = set()
@@ -37,16 +39,14 @@ def unseen(x: Tensor) -> Tensor:
     >>> bool((x == y).all()), x.data_ptr() == y.data_ptr()
     (True, False)
     """
-    step = _ALIGNED // x.element_size()
+    step, size = _ALIGNED // x.element_size(), x.numel()
     refused: list[Tensor] = []  # held, so that the next are others
-    while True:
-        room = x.new_empty(x.numel() + _PLACES * step)
+    for _ in range(_ROOMS if size else 0):
+        room = x.new_empty(size + _PLACES * step)
         refused.append(room)
         for begin in range(0, _PLACES * step, step):
-            copy = room[begin : begin + x.numel()].view(x.shape)
-            if copy.data_ptr() in _addresses:
-                continue
-            while id(copy) in _objects:
-                refused.append(copy)
-                copy = copy.view(x.shape)
-            return copy.copy_(x)
+            copy = room[begin : begin + size].view(x.shape)
+            if copy.data_ptr() not in _addresses and id(copy) not in _objects:
+                return copy.copy_(x)
+            refused.append(copy)
+    return x.clone()  # after so many tries; the flag `remembers-images` still sees a model that minds
