@@ -33,6 +33,8 @@ from tests.masked import (
     shatter,
     straight_through,
 )
+from tests.test_early_exit import SLOW as SMALL_STEPS
+from tests.test_early_exit import on_the_cliff
 from tmifpe import PGD, Result, Threat, evaluate, load_data, load_model
 from tmifpe.attacks import bim, fgsm
 from tmifpe.checks.attack import check_monotone
@@ -72,6 +74,12 @@ def names(case: Case | Sequence[Case]) -> set[str]:
     if isinstance(case, Case):
         return {flag.name for flag in case.run().flags}
     return {flag.name for flag in check_monotone([one.run() for one in case])}
+
+
+def cliff(**options: Any) -> Case:
+    """Every example breaks, long after early exit has predicted otherwise."""
+    model, (x, y), threat = on_the_cliff()
+    return Case(model, SMALL_STEPS, threat.eps, x=x, labels=y, options=options)
 
 
 def labelled(by: nn.Module, wrong: int = 0, model: nn.Module | None = None) -> Case:
@@ -138,6 +146,7 @@ RAISING: dict[str, list[Callable[[], Case | list[Case]]]] = {
         lambda: Case(attack=PGD(step_size=2 / 255)),
         lambda: Case(attack=[PGD(steps=5), PGD("cw", steps=5, step_size=0.01, random_start=False)]),
     ],
+    "early-exit-wrong": [lambda: cliff()],
     "loss-lowers-margin": [
         lambda: Case(attack=PGD(loss=wrong_sign, steps=5)),
         lambda: Case(attack=[PGD(steps=5), PGD(loss=wrong_sign, steps=5)]),
@@ -226,6 +235,7 @@ RAISING: dict[str, list[Callable[[], Case | list[Case]]]] = {
 }
 
 QUIET: dict[str, list[Callable[[], Case | list[Case]]]] = {
+    "early-exit-wrong": [lambda: cliff(early_exit=False), lambda: Case(attack=PGD(steps=60), eps=1e-3)],
     "large-eps": [lambda: Case(eps=0.49), lambda: Case(norm="l2", eps=0.45 * SIDE)],
     "small-eps": [
         lambda: Case(eps=1e-4),

@@ -234,7 +234,7 @@ def test_the_command_prints_the_table(tmp_path: Path) -> None:
         "    return torch.nn.Sequential(Round(), torch.nn.Flatten(), torch.nn.Linear(64, 10))\n",
         encoding="utf-8",
     )
-    words = ["evaluate", f"{file}:make", "--limit", "40", "--steps", "2", "--no-store"]
+    words = ["evaluate", f"{file}:make", "--limit", "40", "--attack", "paper", "--steps", "2", "--no-store"]
     said = CliRunner().invoke(app, words).stdout
     assert "Gradient on its way back" in said
     assert "--straight-through NAME" in " ".join(said.replace("│", " ").split())

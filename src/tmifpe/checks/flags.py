@@ -116,8 +116,8 @@ _add(
 _add(
     "remembers-images",
     "other images in the same tensor get the logits of those before",
-    "Let the model compute every time, or tell images apart by their content: their address (`data_ptr`) and object "
-    "(`id`) are given to others. What an attack was shown may be of other images, and the number too high.",
+    "Let the model compute every time, or tell images apart by their content: their address and object "
+    "are given to others. What an attack was shown may be of other images, and the number too high.",
 )
 _add(
     "probabilities",
@@ -175,13 +175,12 @@ _add(
     "gradient-disagrees",
     "a step along the gradient does not do what the gradient promises",
     "The backward pass is wrong, or the loss is rough at a scale far below eps: look for hooks and backward passes of "
-    'your own, and run the default, `attack="full"`, which goes on without that gradient.',
+    "your own.",
 )
 _add(
     "behaves-differently",
     "the model answers otherwise when gradients are on",
-    "What the gradient belongs to is not what decides: have one forward pass for both; the default, "
-    '`attack="full"`, goes on without that gradient.',
+    "What the gradient belongs to is not what decides: have one forward pass for both.",
 )
 _add(
     "chance-accuracy",
@@ -193,7 +192,7 @@ _add(
 _add(
     "early-exit-wrong",
     "early exit was wrong for an example that was checked, and is off for this run",
-    "The number stands: every example was attacked to the end. `early_exit=False` saves the first try.",
+    "The number stands: every example was attacked to the end. Without early exit the first try is saved.",
 )
 _add(
     "zero-gradients",
