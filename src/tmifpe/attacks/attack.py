@@ -114,7 +114,7 @@ def check_box(x: Tensor, threat: Threat) -> Tensor:
         return x
     slack = numerics.box_slack(*threat.box)
     if not bool(((x >= threat.low - slack) & (x <= threat.high + slack)).all()):
-        low, high = (float(edge) for edge in torch.aminmax(x))
+        low, high = (float(edge) for edge in torch.aminmax(x.detach()))
         raise InputError(
             f"images must lie in [{threat.low:g}, {threat.high:g}] but reach {extent(low, high, threat.box)}; "
             "normalisation belongs inside the model, not in the data"
