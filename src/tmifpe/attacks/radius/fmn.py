@@ -68,7 +68,8 @@ class FMN(Smallest):
         least, widest = state.size, self.reach * problem.eps
         size, far = size_of(problem, state.x), self.boundary(problem, evaluated, self.objective(problem, state))
         reached = torch.minimum(state.radius, least)
-        shrunk = torch.minimum(reached * (1 - self.gamma * share), (size - far).maximum(reached * (1 - share / 2)))
+        inwards = (size - (1 - BEYOND) * far).maximum(reached * (1 - share / 2))
+        shrunk = torch.minimum(reached * (1 - self.gamma * share), inwards)
         grown = torch.minimum(state.radius * (1 + self.gamma * share), least)
         # A little larger than the last one in any case: so near the boundary that the margin is rounding, the linear
         # model promises nothing more.
