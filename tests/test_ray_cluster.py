@@ -97,10 +97,11 @@ def test_actors_give_the_outcomes_of_this_process(cluster, tmp_path, workers):
     import ray
 
     steps, pids = [], set()
+    before = actors()  # of another test, which may still be ending: no tick has seen them, so that nobody has waited
 
     def told(step: tmifpe.Progress) -> None:
         steps.append(step)
-        pids.update(actors())
+        pids.update(actors() - before)
 
     found = ask(tmp_path, engine=engine(cluster), workers=workers, keep_adv=True, progress=told)
     local = ask(keep_adv=True)
@@ -111,7 +112,7 @@ def test_actors_give_the_outcomes_of_this_process(cluster, tmp_path, workers):
     assert same(ask(tmp_path), local), "stored as if computed here"
     assert 1 <= len(pids) <= workers
     assert not ray.is_initialized()
-    wait_for("the actors end", all_gone(pids))
+    wait_for("the actors end", all_gone(pids | actors()))
 
 
 def test_half_here_and_half_by_ray(cluster, tmp_path):
