@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from torch import Tensor, nn
 
 import tmifpe
@@ -19,6 +20,7 @@ from tests.test_smooth import Asleep, asleep
 from tmifpe import Threat
 from tmifpe.attacks import PGD, Loop, Problem, Queries, Sequence, get_attack
 from tmifpe.attacks.loop.early_exit import EarlyExit, Exit, linear_gain
+from tmifpe.cli.console import result_table
 from tmifpe.losses import register_loss
 from tmifpe.norms import NORMS, Ball, get_norm
 from tmifpe.run.prepared_model import PreparedModel
@@ -246,6 +248,10 @@ def test_evaluate_stops_early_unless_told_not_to():
     assert 10 < stopped < 30
     assert found.to_json()["early_exit"] == {"n": 40, "stopped": stopped, "checked": checked, "wrong": 0}
     assert "stopped early (predicted robust)" in found.to_markdown()
+    printed = Console(width=400)
+    with printed.capture() as shown:
+        printed.print(result_table(found))
+    assert f"{stopped} of 40 stopped early (predicted robust)" in shown.get()
 
 
 class Cliff(nn.Module):

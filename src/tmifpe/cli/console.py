@@ -220,6 +220,8 @@ def _added(result: Result) -> Iterator[tuple[str, str]]:
     if (spot := result.spot_check) is not None:
         low, high = map(percent, spot.robust_accuracy)
         yield "spot check", plain(f"{spot.title}: {spot}; robust accuracy {low} to {high} %")
+    if result.early_exits is not None:
+        yield "early exit", plain(str(result.early_exits))
     if (led := result.from_model) is not None:
         yield "from another model", plain(f"{led.model}: {led}")
     if result.spec.straight_through:
