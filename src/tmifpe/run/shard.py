@@ -70,7 +70,7 @@ class Job:
     @property
     def early_exit(self) -> EarlyExit | None:
         """Which examples stop early: none where the gradients are noisy, coarse or not the model's own, nor at L1 and
-        norms of others, where few would and of these too many wrongly (docs/early-exit.md)."""
+        norms of others, where few would and of these too many wrongly (docs/cost.md)."""
         prepared = self.prepared
         noisy = self.eot > 1 or self.keeps_batches or prepared.dtype not in (torch.float32, torch.float64)
         able = self.threat.norm in ("linf", "l2") and not noisy and not prepared.straight_through

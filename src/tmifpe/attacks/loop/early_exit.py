@@ -48,7 +48,7 @@ class EarlyExit:
     The gain is the most that the linear model of the objective can rise from here to anywhere in ball and box, in units
     of the margin; the larger one by the true slope and by that of a backward pass smoothed by `smooth`, which sees the
     units that are off now and that an attack may wake. The decision is the example's own: batch, shard and engine do
-    not matter. The values were chosen on one half of the networks of benchmarks/zoo.py (docs/early-exit.md).
+    not matter. The values were chosen on one half of the networks of benchmarks/zoo.py (docs/cost.md).
 
     `level`: the share of its clean margin up to which a later stage attacks an example for being near. It goes on as
     long as margin + `_LEVEL_TIMES` · gain could be so near, too.
